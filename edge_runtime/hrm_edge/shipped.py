@@ -1,7 +1,6 @@
 """`hrm models` lists bundles; `hrm demo` solves held-out puzzles with shipped models."""
 
 import json
-import shlex
 from statistics import mode
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -199,7 +198,7 @@ def _example_command(bundle: "Bundle", name: str) -> str:
         text = question.replace("\n", "")
     else:
         text = json.dumps(question)
-    command = f"{runnable('hrm')} solve {shlex.quote(text)} --bundle {shlex.quote(name)}"
+    command = runnable("hrm", "solve", text, "--bundle", name)
     results = bundle.manifest.held_out_tasks
     if results is not None:  # so many attempts solved its task
         command += f" --attempts {results.attempts}"

@@ -1,7 +1,6 @@
 """hrm-export: turn a checkpoint into a bundle. Heavy imports wait until the command runs."""
 
 import json
-import shlex
 import subprocess
 import sys
 from functools import partial
@@ -56,7 +55,7 @@ def export(options: Options) -> None:
         print(json.dumps(page))
     else:
         print_table(page, judged.forms[0])
-        typer.echo(f"Next: {command.runnable('hrm-serve')} {shlex.quote(str(out))}")
+        typer.echo(f"Next: {command.runnable('hrm-serve', out)}")
     if options.build_engine:
         # in a process of its own, whose memory is free again once the engines are built
         build = [sys.executable, "-m", "hrm_parity.trt_build", str(out)]

@@ -34,6 +34,12 @@ NAMED_WRONGLY = (
     IsADirectoryError,
     NotADirectoryError,
 )
+REMEDIES = {
+    errno.ENOSPC: "make room there",
+    errno.EROFS: "choose a place that can be written",
+    errno.EACCES: "choose a place that you may use",
+    **dict.fromkeys((errno.ENOENT, errno.EEXIST, errno.ENOTDIR), "choose another path"),
+}
 WORD_OF_TYPE = {  # what a person reads in the help instead of a type's name
     "<int range>": "N",
     "<float range>": "N",
@@ -79,8 +85,13 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(nothing, mode, encoding="utf-8"))
 
 
-def runnable(name: str) -> str:
-    """How this shell calls one of our commands: its name, or its path if PATH leads elsewhere."""
+def runnable(name: str, *arguments: object) -> str:
+    """How this shell calls one of our commands, with its arguments."""
+    return shlex.join([_reachable(name), *map(str, arguments)])
+
+
+def _reachable(name: str) -> str:
+    """The name of a command, or its path if PATH leads elsewhere."""
     beside = Path(sys.executable).parent / name
     found = shutil.which(name)
     if not beside.exists() or (found is not None and Path(found) == beside):
@@ -90,7 +101,7 @@ def runnable(name: str) -> str:
         path = os.path.relpath(beside)
     if path.startswith(os.pardir):
         path = str(beside)
-    return shlex.quote(path)
+    return path
 
 
 class _Grouped:
@@ -213,8 +224,8 @@ class Command(typer.Typer):
                 if isinstance(error, MemoryError):
                     sentence = sentence or "there is too little memory"
                     sentence += "; raise its limit (ulimit -v, or the container's)"
-                if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-                    sentence += "; make room there"
+                if isinstance(error, OSError) and error.errno in REMEDIES:
+                    sentence += f"; {REMEDIES[error.errno]}"
                 self._end(getattr(error, "exit_status", default), sentence)
 
         return guarded

@@ -55,9 +55,9 @@ def lines_of(stream: TextIO, longest: int) -> Iterator[str]:
 
 
 def json_from(text: str) -> Any:
-    """`json.loads` that raises ValueError for values nested deeper than MAX_DEPTH."""
+    """`json.loads` that raises ValueError for a doubled name, and for depth beyond MAX_DEPTH."""
     try:
-        value: object = json.loads(text)
+        value: object = json.loads(text, object_pairs_hook=_each_once)
     except RecursionError:
         raise _too_deep() from None
     level = [value]
@@ -66,6 +66,13 @@ def json_from(text: str) -> Any:
         if not level:
             return value
     raise _too_deep()
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("an object has two values of one name")
+    return fields
 
 
 def object_of(file: Path, most_bytes: int = MAX_FILE_BYTES) -> dict[str, Any]:

@@ -52,11 +52,12 @@ def import_checkpoint(
         )
     meta = {"puzzle": kind.name, "imported_from": Path(source).name, "step": 0}
     checkpoint.save(out, model, meta)
-    export = f"{runnable('hrm-export')} {out}"
+    export: list[object] = [out]
     if config.num_puzzle_ids > 1:
         # puzzles without named tasks read only the first row
         is_named = isinstance(kind, Voting)
-        export += f" --data data/{kind.name}" if is_named else " --puzzle-ids 1"
+        export += ["--data", f"data/{kind.name}"] if is_named else ["--puzzle-ids", 1]
     typer.echo(
-        f"imported {model.num_parameters:,} parameters into {out}; export them with '{export}'"
+        f"imported {model.num_parameters:,} parameters into {out}; export them with "
+        f'"{runnable("hrm-export", *export)}"'
     )

@@ -44,8 +44,10 @@ SETTINGS_FILES = ("all_config.yaml", "config.yaml", "config.json")
 OWN_SETTINGS = ("model_config", "arch", "config", "hyper_parameters")
 """Keys under which a weight file carries its settings."""
 SIGN = "H_cycles"  # the settings of every network have it
-RAW = ("model_state_dict", "state_dict", "_orig_mod", "module", "model", "inner")
-"""What trainers, torch.compile, DataParallel, loss head and ACT wrapper put around names."""
+RAW = ("model_state_dict", "state_dict", "module", "model", "inner")
+"""What trainers, DataParallel, loss head and ACT wrapper put around names."""
+WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+"""What torch.compile, FSDP and activation checkpointing put anywhere into a name."""
 AVERAGED = (
     "ema_state_dict",
     "ema_model_state_dict",
@@ -152,18 +154,26 @@ def model_from_published(
 
 def _weight_file(source: Path, name: str | None) -> Path:
     """The weight file: `source` itself, or the named or last one of a run's directory."""
-    if not source.is_dir():
-        return source
-    if name is not None:
-        return source / name
+    file = source
+    if source.is_dir():
+        file = _only_file(source) if name is None else source / name
+    if not file.is_file():
+        raise CheckpointError(f"{file} is no file; give a run's directory, a file or hub:ORG/NAME")
+    return file
+
+
+def _only_file(source: Path) -> Path:
+    """The last weight file of a run's directory; raises CheckpointError if it may be another."""
     steps = [path for path in source.glob("step_*") if STEP.fullmatch(path.name)]
     steps.sort(key=lambda path: int(path.name.removeprefix("step_")), reverse=True)
     known = [source / name for name in WEIGHT_FILES]
     found = [path for path in (*steps, *known) if path.is_file()]
     if not found:
+        held = ", ".join(sorted(path.name for path in source.iterdir())) or "nothing"
         names = ", ".join(("step_N", *WEIGHT_FILES))
         raise CheckpointError(
-            f"{source} holds no weight file; expected one of {names}, or name another with --file"
+            f"{source} holds {held[:300]}, but no weight file, which is one of {names}; "
+            "name another with --file, and join shards into one file before"
         )
     averaged = [path.name for path in source.iterdir() if AVERAGED_FILE.search(path.stem)]
     if averaged:
@@ -176,18 +186,21 @@ def _weight_file(source: Path, name: str | None) -> Path:
 def _loaded(file: Path) -> Mapping[Any, Any]:
     """Returns what the file holds; a hostile file can make the loaders raise any error."""
     try:
-        if file.suffix == ".safetensors":
-            return safetensors.torch.load_file(file)
-        loaded = torch.load(file, map_location="cpu", weights_only=True)
+        with file.open("rb") as stream:
+            if stream.read(9)[8:] == b"{":  # the length of a JSON, and the JSON
+                return safetensors.torch.load_file(file)
+            stream.seek(0)
+            loaded = torch.load(stream, map_location="cpu", weights_only=True)
     except Exception as error:
-        code = re.search(r"GLOBAL (\S+)", str(error))
+        text = str(error) or type(error).__name__
+        code = re.search(r"GLOBAL (\S+)", text)
         if code:
             reason = f"it would run {code[1]}"
-        else:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+        else:  # without PyTorch's advice to run code
+            reason = text.rpartition("WeightsUnpickler error:")[2].strip().splitlines()[0]
         raise CheckpointError(
-            f"{file} is not a plain file of tensors ({reason}); "
-            "only checkpoints without code can be imported"
+            f"{file} is not a plain file of tensors ({reason}); only checkpoints without code can "
+            "be imported: download it again, or save its tensors alone"
         ) from error
     if isinstance(loaded, Mapping):
         return loaded
@@ -202,7 +215,6 @@ def _state(file: Path, contents: Mapping[Any, Any], weights: Weights | None) -> 
         kind, name = _our_name(parts)
         if name in states[kind]:
             raise CheckpointError(f"{file} holds {name} twice; save one model in a file")
-        _check(file, name, tensor)
         states[kind][name] = tensor
         num_bytes += tensor.numel() * tensor.element_size()
     if num_bytes > file.stat().st_size:
@@ -224,7 +236,10 @@ def _state(file: Path, contents: Mapping[Any, Any], weights: Weights | None) -> 
     if chosen not in kinds:
         raise CheckpointError(f"{file} holds only {kinds[0]} weights; omit --weights {chosen}")
     buffers = {name: states["raw"][name] for name in BUFFERS if name in states["raw"]}
-    return {**buffers, **states[chosen]}
+    state = {**buffers, **states[chosen]}
+    for name, tensor in state.items():
+        _check(file, name, tensor)
+    return state
 
 
 def _named(
@@ -245,7 +260,8 @@ def _named(
 def _our_name(parts: list[str]) -> tuple[Weights, str]:
     """Which weights a tensor belongs to, and our name for it."""
     kind: Weights = "raw"
-    while parts[0] in (*RAW, *AVERAGED) and len(parts) > 1:
+    parts = [part for part in parts if part not in WRAPPERS]
+    while len(parts) > 1 and parts[0] in (*RAW, *AVERAGED):
         if parts.pop(0) in AVERAGED:
             kind = "average"
     name = ".".join(parts)
@@ -288,7 +304,7 @@ def _settings(weights: Path, contents: Mapping[Any, Any]) -> tuple[Path, Mapping
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(
-            f"{file} cannot be read ({reason}); it must be beside the weights"
+            f"{file} cannot be read ({reason}); give the run's own settings beside the weights"
         ) from error
     found = _network_in(loaded)
     if found is None:
@@ -319,7 +335,10 @@ def _read(values: Mapping[str, Any]) -> Settings:
         if first["type"] == "missing":
             raise ValueError(f"it lacks {name}; import a whole run") from None
         shown = reprlib.repr(first["input"])
-        raise ValueError(f"{name} is {shown}, which is not understood ({first['msg']})") from None
+        raise ValueError(
+            f"{name} is {shown}, which is not understood ({first['msg']}); "
+            "correct it, or remove it if it changes no answer"
+        ) from None
 
 
 def _config(settings: Settings, state: Mapping[str, Tensor], seq_len: int) -> HRMConfig:
@@ -364,13 +383,11 @@ def _config(settings: Settings, state: Mapping[str, Tensor], seq_len: int) -> HR
 
 def _sizes(settings: Settings, state: Mapping[str, Tensor]) -> dict[str, Any]:
     """The sizes of the tensors, with which the settings must agree."""
-    vocab_size = hidden_size = 0
+    vocab_size, hidden_size = _rows_of("embed_tokens", state)
     num_ids = 1
     vector_size = settings.puzzle_emb_ndim or 0
-    if "embed_tokens" in state:
-        vocab_size, hidden_size = state["embed_tokens"].shape
     if "puzzle_table" in state:
-        num_ids, vector_size = state["puzzle_table"].shape
+        num_ids, vector_size = _rows_of("puzzle_table", state)
     found = {
         "vocab_size": vocab_size,
         "hidden_size": hidden_size,
@@ -387,3 +404,13 @@ def _sizes(settings: Settings, state: Mapping[str, Tensor]) -> dict[str, Any]:
         "num_puzzle_ids": num_ids,
         "puzzle_vector_size": vector_size,
     }
+
+
+def _rows_of(name: str, state: Mapping[str, Tensor]) -> tuple[int, ...]:
+    """The shape of a table of vectors."""
+    shape = tuple(state[name].shape) if name in state else None
+    if shape is None or len(shape) != 2:
+        raise ValueError(
+            f"{name} has the shape {shape}, not rows and columns; import a whole model"
+        )
+    return shape

@@ -24,6 +24,7 @@ class BrokenGateError(ValueError):
         (ValueError("4 is no 5: give a 5."), 2, "hrm-try: 4 is no 5: give a 5.\n"),
         (FileNotFoundError("no such file: x"), 2, "hrm-try: no such file: x\n"),
         (OSError(28, "No space left"), 3, "hrm-try: [Errno 28] No space left; make room there\n"),
+        (OSError(17, "In the way"), 2, "hrm-try: [Errno 17] In the way; choose another path\n"),
         (ArithmeticError("the loss is no number"), 3, "hrm-try: the loss is no number\n"),
         (
             ModuleNotFoundError("No module named 'torch'", name="torch"),
@@ -97,7 +98,7 @@ def test_runnable_is_what_a_shell_finds(tmp_path: Path, monkeypatch: pytest.Monk
     assert runnable("hrm") == ".venv-serve/bin/hrm"
     monkeypatch.setenv("PATH", str(ours))
     assert runnable("hrm") == "hrm"
-    assert runnable("hrm-other") == "hrm-other"
+    assert runnable("hrm-other", "--run", Path("my run")) == "hrm-other --run 'my run'"
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert runnable("hrm") == str(ours / "hrm")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from board_tree import board
 
-from hrm_host import groups, machine, system
+from hrm_host import machine, system
+from hrm_host.groups import cpu_quota, memory_left_bytes, memory_limit_bytes, threads_left
 from hrm_host.machine import Host
 from hrm_host.memory import available_bytes, read_memory
 
@@ -31,10 +32,10 @@ def version_1(root: Path, path: str, files: dict[str, object]) -> Host:
 
 def test_without_groups_there_is_no_limit(tmp_path: Path):
     for files in (Host(root=tmp_path / "a"), version_2(tmp_path / "b", "/", {"cpu.max": "max 1"})):
-        assert groups.cpu_quota(files.text) is None
-        assert groups.memory_limit_bytes(files.text) is None
-        assert groups.memory_left_bytes(files.text) is None
-        assert groups.threads_left(files.text) is None
+        assert cpu_quota(files.text) is None
+        assert memory_limit_bytes(files.text) is None
+        assert memory_left_bytes(files.text) is None
+        assert threads_left(files.text) is None
 
 
 @pytest.mark.parametrize("limited", ["", "a/", "a/b/"])
@@ -54,10 +55,10 @@ def test_the_limit_of_any_group_on_the_path_holds(tmp_path: Path, limited: str):
             f"{limited}pids.current": 56,
         },
     )
-    assert groups.cpu_quota(files.text) == 0.5
-    assert groups.memory_limit_bytes(files.text) == 100 * MIB
-    assert groups.memory_left_bytes(files.text) == 50 * MIB
-    assert groups.threads_left(files.text) == 200
+    assert cpu_quota(files.text) == 0.5
+    assert memory_limit_bytes(files.text) == 100 * MIB
+    assert memory_left_bytes(files.text) == 50 * MIB
+    assert threads_left(files.text) == 200
 
 
 @pytest.mark.parametrize("limited", ["", "docker/", "docker/x/"])
@@ -79,16 +80,16 @@ def test_the_same_for_version_1(tmp_path: Path, limited: str):
             f"pids/{limited}pids.current": 60,
         },
     )
-    assert groups.cpu_quota(files.text) == 1.5
-    assert groups.memory_left_bytes(files.text) == 30 * MIB
-    assert groups.threads_left(files.text) == 4
+    assert cpu_quota(files.text) == 1.5
+    assert memory_left_bytes(files.text) == 30 * MIB
+    assert threads_left(files.text) == 4
 
 
 def test_a_container_sees_its_own_group_as_the_root_of_the_mount(tmp_path: Path):
     mounted = "35 31 0:32 /docker/x /sys/fs/cgroup rw - cgroup2 cgroup rw"
     more = {"proc/self/mountinfo": mounted}
     files = version_2(tmp_path, "/docker/x", {"cpu.max": "200000 100000"}, **more)
-    assert groups.cpu_quota(files.text) == 2.0
+    assert cpu_quota(files.text) == 2.0
 
 
 @pytest.mark.parametrize(

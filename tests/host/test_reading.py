@@ -56,7 +56,7 @@ def test_what_is_nested_too_deep_is_a_value_error(opens: str, closes: str, depth
 
 
 def test_what_is_no_json_is_a_value_error():
-    for text in ("", "{", "[1,]", "9" * 5000, "\ufeff1"):
+    for text in ("", "{", "[1,]", "9" * 5000, "\ufeff1", '{"a": 1, "b": 2, "a": 1}'):
         with pytest.raises(ValueError, match=r"."):
             json_from(text)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from files import ROOT, edited
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
@@ -22,7 +23,7 @@ from hrm_puzzles.data.sources import Questions
 SIZES = HRMConfig(
     vocab_size=6, seq_len=16, hidden_size=16, num_heads=2, puzzle_vector_size=16, max_segments=4
 )
-IN_REPOSITORY = sorted((Path(__file__).parents[2] / "model" / "checkpoints").iterdir())
+IN_REPOSITORY = sorted((ROOT / "model" / "checkpoints").iterdir())
 
 
 @pytest.fixture
@@ -53,6 +54,17 @@ def test_the_weights_in_the_repository_compute_the_traces_of_their_bundles(path:
     assert expected_BTV.std() > 1
 
 
+def test_a_run_means_its_best_checkpoint_or_else_its_latest(saved: Path):
+    run = saved.parent
+    with pytest.raises(CheckpointError, match="the checkpoint is incomplete"):
+        checkpoint.load_config(run)
+    for pointer, step in (("latest", 1), ("best", 2)):
+        checkpoint.save(run / f"step_{step}", model_of(SIZES), {"step": step})
+        checkpoint.point(run / pointer, run / f"step_{step}")
+        assert checkpoint.resolve(run).name == f"step_{step}"
+    assert checkpoint.load_config(run) == SIZES
+
+
 def test_a_flipped_bit_is_refused_and_the_latest_whole_checkpoint_is_named(saved: Path):
     for step in (2, 10):
         checkpoint.save(saved.parent / f"step_{step}", model_of(SIZES), {"step": step})
@@ -80,9 +92,8 @@ DAMAGE = [
 @pytest.mark.parametrize(("file", "content", "sentence"), DAMAGE)
 def test_damage_is_one_sentence(saved: Path, file: str, content: str, sentence: str):
     """In a checkpoint from before there were hashes."""
-    meta = json.loads((saved / "meta.json").read_text())
-    del meta["sha256"]
-    (saved / "meta.json").write_text(json.dumps(meta))
+    with edited(saved / "meta.json") as meta:
+        del meta["sha256"]
     (saved / file).write_text(content)
     with pytest.raises(CheckpointError, match=sentence) as rejection:
         checkpoint.load(saved)

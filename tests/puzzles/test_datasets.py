@@ -5,9 +5,12 @@ import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from files import edited
+from puzzle_tools import solved_boards
 
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
@@ -15,7 +18,7 @@ from hrm_puzzles.data.build import DataRecipe, build, import_file
 from hrm_puzzles.data.datasets import DatasetError, fingerprint, open_split, write_split
 from hrm_puzzles.data.inspection import inspect
 from hrm_puzzles.data.sources import CHUNK, generated, is_held_out_N
-from hrm_puzzles.puzzle import Notation, PuzzleError
+from hrm_puzzles.puzzle import PuzzleError
 
 PUZZLE = registry.get("sudoku-4x4")
 LABELS_NT = np.array([[2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]] * 4)
@@ -46,7 +49,7 @@ TRM = {"total_puzzles": 2, "ignore_label_id": None}
 FILLED_NT = np.where(INPUTS_NT == 1, LABELS_NT, 0)[:3]  # the labels of open cells alone
 
 
-def published(path: Path, dtype: type, **meta: int | None) -> Path:
+def published(path: Path, dtype: type, **meta: Any) -> Path:
     """A data set as the builders of HRM and TRM write it, with two examples in puzzle 2."""
     directory = path / "test"
     directory.mkdir(parents=True)
@@ -110,18 +113,69 @@ DISAGREEING = [
     ("inputs", np.zeros((4, 15), dtype=np.uint8)),
     ("labels", np.zeros((3, 16), dtype=np.uint8)),
     ("puzzle_indices", np.array([0, 2, 1, 3, 4])),
+    ("puzzle_indices", np.array([0, 2, 1, 3, 4], dtype=np.uint32)),  # differences wrap around
+    ("group_indices", np.array([0, 0, 2, 4])),  # training chooses a puzzle of each group
     ("puzzle_identifiers", np.zeros(3, dtype=np.int32)),
+    ("puzzle_identifiers", np.ones(4, dtype=np.int32)),  # of one id, which is 0
+    ("puzzle_identifiers", -np.ones(4, dtype=np.int32)),
+    ("puzzle_identifiers", np.zeros((4, 1), dtype=np.int32)),
     ("ratings", np.zeros(5, dtype=np.int32)),
     ("inputs", np.array([[{}] * 16] * 4)),  # pickled: it could run code
+    ("inputs", {"a": INPUTS_NT}),  # an archive of arrays
 ]
 
 
 @pytest.mark.parametrize(("name", "array"), DISAGREEING)
-def test_arrays_that_disagree_are_refused(tmp_path: Path, name: str, array: np.ndarray):
+def test_arrays_that_disagree_are_refused(tmp_path: Path, name: str, array: Any):
     path = written(tmp_path)
-    np.save(path / "train" / f"all__{name}.npy", array)
+    with (path / "train" / f"all__{name}.npy").open("wb") as file:
+        if isinstance(array, dict):
+            np.savez(file, **array)
+        else:
+            np.save(file, array)
     with pytest.raises(DatasetError, match="build the data set again"):
         open_split(path, "train")
+
+
+MISDESCRIBED = {
+    "ignore_label_id": "0",
+    "vocab_size": 6.0,
+    "num_puzzle_identifiers": True,
+    "pad_id": None,
+    "sets": ["all", 1],
+}
+
+
+@pytest.mark.parametrize("name", MISDESCRIBED)
+def test_a_field_of_another_type_is_named(tmp_path: Path, name: str):
+    path = published(tmp_path, np.uint8, **{name: MISDESCRIBED[name]})
+    with pytest.raises(DatasetError, match=rf"dataset.json does not describe .*\({name} is"):
+        open_split(path, "test")
+
+
+OUTSIDE = [("inputs", 6), ("labels", 9), ("labels", -1), ("labels", -100), ("inputs", 1 << 32)]
+
+
+@pytest.mark.parametrize(("name", "value"), OUTSIDE)
+def test_a_value_outside_the_vocabulary_is_refused(tmp_path: Path, name: str, value: int):
+    file = published(tmp_path, np.uint8) / "test" / f"all__{name}.npy"
+    rows_NT = np.load(file).astype(np.int64)
+    rows_NT[1, 2] = value
+    np.save(file, rows_NT)
+    split = open_split(tmp_path, "test")
+    read = getattr(split, name)
+    assert len(read(slice(1))) == 1
+    with pytest.raises(DatasetError, match=f"the {name} .* hold {value}, .* tokens 0 to 5"):
+        read(slice(None))
+
+
+def test_symmetries_move_labels_that_the_loss_skips(tmp_path: Path):
+    split = open_split(published(tmp_path, np.uint64), "test")
+    labels_NT = split.labels(slice(None))
+    rng = np.random.default_rng(0)
+    _, moved_NT = PUZZLE.augment_BT(rng, split.inputs(slice(None)), labels_NT)
+    counted = (labels_NT == datasets.IGNORE).sum(axis=1)
+    assert ((moved_NT == datasets.IGNORE).sum(axis=1) == counted).all()
 
 
 @pytest.mark.parametrize("name", ["dataset.json", "all__inputs.npy", "all__group_indices.npy"])
@@ -145,7 +199,6 @@ def test_fingerprint_changes_with_any_byte_and_not_with_the_place(tmp_path: Path
     assert fingerprint(one) != fingerprint(other)
 
 
-ROWS = Notation(kind="rows", blank=0)
 SMALL = DataRecipe(puzzle="sudoku-6x6", num_train=130, num_test=20, seed=3)
 
 
@@ -243,37 +296,24 @@ def test_inspection_judges_only_the_labels_that_training_counts(data: Path, igno
         labels_NT = open_split(data, split).labels(slice(None))
         labels_NT[inputs_NT == labels_NT] = ignored
         np.save(data / split / "all__labels.npy", labels_NT)
-        meta = json.loads((data / split / "dataset.json").read_text())
-        meta["ignore_label_id"] = ignored
-        (data / split / "dataset.json").write_text(json.dumps(meta))
+        with edited(data / split / "dataset.json") as meta:
+            meta["ignore_label_id"] = ignored
     assert inspect(data).faults == []
 
 
-@pytest.mark.parametrize("claimed", [0, 2, 10**9])
+@pytest.mark.parametrize("claimed", [2, 10**9])
 def test_inspection_finds_identifiers_without_names(data: Path, claimed: int):
-    file = data / "train" / "dataset.json"
-    meta = json.loads(file.read_text())
-    file.write_text(json.dumps({**meta, "num_puzzle_identifiers": claimed}))
+    with edited(data / "train" / "dataset.json") as meta:
+        meta["num_puzzle_identifiers"] = claimed
     fault = f"train claims {claimed} puzzle identifiers, but 1 have names."
     assert inspect(data).faults == [fault]
     (data / "identifiers.json").unlink()
     assert inspect(data).faults == [fault]
 
 
-def exported(count: int) -> list[dict[str, object]]:
-    rng = np.random.default_rng(0)
-    objects = []
-    for _ in range(count):
-        example = PUZZLE.generate(rng, "easy")
-        question = PUZZLE.write(example.question, ROWS)
-        answer = PUZZLE.write(example.answer, ROWS)
-        objects.append({"puzzle": question, "solution": answer, "more": 1})
-    return objects
-
-
 def test_imported_puzzles_go_to_the_split_of_their_class(tmp_path: Path):
     file = tmp_path / "a.json"
-    file.write_text(json.dumps(exported(20)))
+    file.write_text(json.dumps(solved_boards(PUZZLE, 20)))
     made = import_file(file, PUZZLE, tmp_path / "a")
     assert made.num_train + made.num_test == 20
     assert min(made.num_train, made.num_test) > 0
@@ -284,7 +324,7 @@ def test_imported_puzzles_go_to_the_split_of_their_class(tmp_path: Path):
 
 
 def test_bad_puzzles_are_named_and_left_out(tmp_path: Path):
-    good, other, wrong = exported(3)
+    good, other, wrong = solved_boards(PUZZLE, 3)
     assert other["solution"] != wrong["solution"]
     wrong["solution"] = other["solution"]
     lines = [
@@ -294,14 +334,16 @@ def test_bad_puzzles_are_named_and_left_out(tmp_path: Path):
         "",
         json.dumps({"puzzle": "12", "solution": "1"}),
         json.dumps(wrong),
+        '{"puzzle": "1", ' + json.dumps(other)[1:],
     ]
     file = tmp_path / "x.ndjson"
     file.write_text("\n".join(lines))
     imported = import_file(file, PUZZLE, tmp_path / "data", split="train")
     assert (imported.num_train, imported.num_test) == (1, 0)
     places = [re.findall(r", (line \d):", fault)[0] for fault in imported.faults]
-    assert places == ["line 2", "line 3", "line 5", "line 6"]
-    assert "the text is not JSON" in imported.faults[0]
+    assert places == ["line 2", "line 3", "line 5", "line 6", "line 7"]
+    for fault in (imported.faults[0], imported.faults[4]):
+        assert "the text is not JSON, or an object has two values of one name" in fault
     assert "does not solve" in imported.faults[3]
     assert imported.fingerprint == fingerprint(tmp_path / "data")
 

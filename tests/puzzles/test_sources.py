@@ -101,7 +101,7 @@ def test_a_path_or_a_name_gives_the_test_split_of_its_puzzle(tmp_path: Path):
         found("arc", arc)
     same_size = Sudoku(name="sudoku-x", box_rows=2, box_cols=2)
     data = write_data(tmp_path / "other", same_size, "sudoku-x")
-    with pytest.raises(ValueError, match="holds sudoku-x, but the model is for sudoku-4x4"):
+    with pytest.raises(ValueError, match="holds sudoku-x, but the puzzle is sudoku-4x4"):
         found(data)
 
 

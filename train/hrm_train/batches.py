@@ -95,15 +95,9 @@ def _within(
 
 
 def open_source(path: Path, split: str, puzzle: Puzzle) -> SplitSource:
-    """Opens a split. Raises DatasetError if its sizes are not the puzzle's, or a group is empty."""
+    """Opens a split. Raises DatasetError if its sizes are not the puzzle's."""
     datasets.meta_for(puzzle, path, split)
-    opened = datasets.open_split(path, split)
-    for name, offsets in (("group", opened.group_offsets), ("puzzle", opened.puzzle_offsets)):
-        if not np.diff(offsets).all():
-            raise datasets.DatasetError(
-                f"{path / split} has an empty {name}; build the data set again"
-            )
-    return SplitSource(path, opened, puzzle)
+    return SplitSource(path, datasets.open_split(path, split), puzzle)
 
 
 class Feed:

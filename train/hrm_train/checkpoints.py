@@ -58,7 +58,7 @@ def _remedy(run: Path) -> str:
     latest = named(run / "latest")
     if latest is None:
         return "there is none before it; make room there and start again"
-    resume = f"{runnable('hrm-train')} --run {run} --resume"
+    resume = runnable("hrm-train", "--run", run, "--resume")
     return f"{latest.name} before it is whole; make room there and continue with {resume}"
 
 

@@ -251,6 +251,12 @@ class TrainingRun:
 def run_of(plan: RunPlan, trainer: Trainer, *, wandb: bool) -> TrainingRun:
     """Returns the run of a plan; its checkpoints name the data, the machine and the commit."""
     source = batches.open_source(plan.data, "test", trainer.feed.puzzle)
+    known = trainer.model.config.num_puzzle_ids
+    if source.num_puzzle_ids != known:
+        raise datasets.DatasetError(
+            f"{plan.data} has {source.num_puzzle_ids} puzzle ids in test, but {known} in train; "
+            "build the data set again"
+        )
     num_puzzles = plan.intervals.validation_puzzles or len(source)
     rows = held_out(source, num_puzzles, trainer.recipe.seed)
     git = ("git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD")

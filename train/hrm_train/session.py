@@ -5,7 +5,6 @@ only planned.
 """
 
 import math
-import shlex
 import shutil
 import threading
 from contextlib import nullcontext
@@ -47,6 +46,12 @@ def train(options: TrainOptions) -> None:
     if options.dry_run:
         show_dry_run(options, Console())
         return
+    skipped, profiled = options.profile_window
+    if skipped < 0 or profiled < 1:
+        raise ValueError(
+            f"--profile-window is {skipped} {profiled}; give steps to skip, of which 0 are none, "
+            "then at least 1 step to profile"
+        )
     if options.wandb:
         telemetry.require_wandb()
     if ranks.is_first:
@@ -115,7 +120,7 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
         table = meter.profile_steps(trainer.step, trainer.device, path, options.profile_window)
         say_whole(table)
         written = f"{path / meter.TABLE}, {path / meter.TRACE}"
-        train_on = f"{command.runnable('hrm-train')} --run {path} --resume"
+        train_on = command.runnable("hrm-train", "--run", path, "--resume")
         say_whole(f"written: {written}; train with {train_on}")
     else:
         run = run_of(plan, trainer, wandb=options.wandb)
@@ -124,7 +129,7 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
         _drive(run)
         family = plan.recipe.puzzle.partition("-")[0]
         arguments = [path / "best", "--fp16", "--int8", "--calib", family, "--data", plan.data]
-        say_whole(f"next: {command.runnable('hrm-export')} {shlex.join(map(str, arguments))}")
+        say_whole(f"next: {command.runnable('hrm-export', *arguments)}")
 
 
 def _record(plan: RunPlan) -> None:
@@ -150,7 +155,7 @@ def _drive(run: TrainingRun) -> None:
         run.finish(stages)
     if run.stopped_by:
         stopped = f"stopped by {run.stopped_by} at step {trainer.progress.step}"
-        go_on = f"{command.runnable('hrm-train')} --run {run.path} --resume"
+        go_on = command.runnable("hrm-train", "--run", run.path, "--resume")
         say_whole(f"{stopped}; continue with {go_on}")
         if run.stopped_by == "SIGINT":
             raise typer.Exit(command.INTERRUPTED)

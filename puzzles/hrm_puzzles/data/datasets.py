@@ -23,18 +23,20 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host.reading import are_strings, is_list, is_object, json_from, text_of
+from hrm_host.reading import are_strings, is_list, is_object, json_from, object_of, text_of
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Int32Array, Int64Array, IntArray, Puzzle
 
 IGNORE = -100  # the label that the loss skips
 RECIPE = "recipe.json"
 IDENTIFIERS = "identifiers.json"
 SPLITS = ("train", "test")
+NUMBERS = ("pad_id", "ignore_label_id", "vocab_size", "seq_len", "num_puzzle_identifiers")
+"""Whole numbers of dataset.json; ignore_label_id may be null."""
 
 
 class DatasetError(ValueError):
@@ -98,15 +100,25 @@ class Split:
         return len(self.inputs_NT)
 
     def inputs(self, indices: IntArray | slice) -> Int32Array:
-        return self.inputs_NT[indices].astype(np.int32)
+        return self._tokens("inputs", self.inputs_NT[indices])
 
     def labels(self, indices: IntArray | slice) -> Int32Array:
         """Labels, with IGNORE for positions that the loss skips."""
-        labels_BT = self.labels_NT[indices].astype(np.int32)
+        labels_BT = self.labels_NT[indices]
         ignored = self.meta.ignore_label_id
-        if ignored is not None:
-            labels_BT[labels_BT == ignored] = IGNORE
-        return labels_BT
+        is_ignored_BT = labels_BT == (IGNORE if ignored is None else ignored)
+        tokens_BT = self._tokens("labels", np.where(is_ignored_BT, 0, labels_BT))
+        return np.where(is_ignored_BT, IGNORE, tokens_BT)
+
+    def _tokens(self, name: str, values_BT: IntArray) -> Int32Array:
+        """Values as tokens; raises DatasetError for one outside the vocabulary."""
+        num_tokens = self.meta.vocab_size
+        outside = values_BT[(values_BT < 0) | (values_BT >= num_tokens)]
+        if outside.size:
+            problem = f"the {name} of a data set hold {outside[0]}, but its vocabulary has"
+            remedy = "find the rows with hrm-data inspect"
+            raise DatasetError(f"{problem} the tokens 0 to {num_tokens - 1}; {remedy}.")
+        return values_BT.astype(np.int32)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -262,11 +274,14 @@ def open_split(path: Path, split: str) -> Split:
     puzzles = _array(directory, subset, "puzzle_indices")
     groups = _array(directory, subset, "group_indices")
     num_examples = len(inputs_NT)
+    puzzle_offsets = puzzles.astype(np.int64)
     _require_shape(directory, "inputs", inputs_NT, (num_examples, meta.seq_len))
     _require_shape(directory, "labels", labels_NT, inputs_NT.shape)
     _require_offsets(directory, "puzzle_indices", puzzles, num_examples)
-    if len(ids) != len(puzzles) - 1:
-        raise _disagreement(directory, f"puzzle_identifiers has {len(ids)} entries")
+    _require_shape(directory, "puzzle_identifiers", ids, (len(puzzles) - 1,))
+    if ids.min() < 0 or ids.max() >= meta.num_puzzle_identifiers:
+        problem = f"puzzle_identifiers are {ids.min()} to {ids.max()}"
+        raise _disagreement(directory, f"{problem} of {meta.num_puzzle_identifiers}")
     _require_offsets(directory, "group_indices", groups, len(ids))
     ratings_N = None
     if (directory / f"{subset}__ratings.npy").exists():
@@ -276,8 +291,8 @@ def open_split(path: Path, split: str) -> Split:
         meta=meta,
         inputs_NT=inputs_NT,
         labels_NT=labels_NT,
-        puzzle_ids_N=np.repeat(ids.astype(np.int32), np.diff(puzzles)),
-        puzzle_offsets=puzzles.astype(np.int64),
+        puzzle_ids_N=np.repeat(ids.astype(np.int32), np.diff(puzzle_offsets)),
+        puzzle_offsets=puzzle_offsets,
         group_offsets=groups.astype(np.int64),
         ratings_N=ratings_N,
     )
@@ -291,7 +306,7 @@ def read_meta(directory: Path) -> DatasetMeta:
         remedy = "build or import it with both splits, or give the directory of a data set"
         raise DatasetError(f"{directory.parent} has no {split} split: {path} is absent; {remedy}.")
     try:
-        meta = _meta_of(json_from(text_of(path)))
+        meta = _meta_of(object_of(path))
     except (OSError, ValueError, TypeError) as error:
         problem = f"{path} does not describe a data set ({error})"
         raise DatasetError(f"{problem}; build the data set again.") from error
@@ -302,33 +317,40 @@ def read_meta(directory: Path) -> DatasetMeta:
 
 
 def meta_for(puzzle: Puzzle, path: Path, split: str) -> DatasetMeta:
-    """Read dataset.json of a split. Raises DatasetError if its sizes are not the puzzle's."""
+    """Read dataset.json of a split. Raises DatasetError if the data set is of another puzzle."""
     meta = read_meta(path / split)
-    if (meta.vocab_size, meta.seq_len) == (puzzle.vocab_size, puzzle.seq_len):
-        return meta
-    found = f"{path} has {meta.seq_len} positions of {meta.vocab_size} tokens"
-    expected = f"{puzzle.name} has {puzzle.seq_len} of {puzzle.vocab_size}"
-    raise DatasetError(f"{found}, but {expected}; choose another data set or puzzle.")
+    if (meta.vocab_size, meta.seq_len) != (puzzle.vocab_size, puzzle.seq_len):
+        found = f"{path} has {meta.seq_len} positions of {meta.vocab_size} tokens"
+        expected = f"{puzzle.name} has {puzzle.seq_len} of {puzzle.vocab_size}"
+        raise DatasetError(f"{found}, but {expected}; choose another data set or puzzle.")
+    named = recipe_at(path).get("puzzle", puzzle.name)
+    if named != puzzle.name:  # puzzles of one size can share a vocabulary
+        problem = f"{path} holds {named}, but the puzzle is {puzzle.name}"
+        raise DatasetError(f"{problem}; give a data set of {puzzle.name}.")
+    return meta
 
 
-def _meta_of(values: Any) -> DatasetMeta:
+def _meta_of(values: Mapping[str, Any]) -> DatasetMeta:
     names = [one.name for one in fields(DatasetMeta)]
     known = {name: values[name] for name in names if name in values}
     meta = DatasetMeta(**known)
-    has_number = isinstance(values["num_puzzle_identifiers"], int)
-    if not has_number or not isinstance(values["sets"], list):
-        raise ValueError("num_puzzle_identifiers is not a number, or sets is not a list")
+    for name in NUMBERS:
+        value = known[name]
+        if type(value) is not int and (name, value) != ("ignore_label_id", None):
+            raise ValueError(f"{name} is {value!r}, not a whole number")
+    if not is_list(meta.sets) or not are_strings(meta.sets):
+        raise ValueError(f"sets is {meta.sets!r}, not a list of names")
     return meta
 
 
 def _array(directory: Path, subset: str, name: str) -> NDArray[Any]:
     path = directory / f"{subset}__{name}.npy"
     try:
-        array = cast("NDArray[Any]", np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # a damaged header can make NumPy raise any error
         raise DatasetError(f"cannot read {path} ({error}); build the data set again.") from error
     if array.dtype.kind not in "iu" or array.ndim == 0 or len(array) == 0:
-        raise _disagreement(directory, f"{name} is {array.dtype}")
+        raise _disagreement(directory, f"{name} hold {array.dtype} in the shape {array.shape}")
     return array
 
 
@@ -343,7 +365,7 @@ def _require_shape(
 
 
 def _require_offsets(directory: Path, name: str, offsets: IntArray, end: int) -> None:
-    is_rising = offsets.ndim == 1 and bool((np.diff(offsets) >= 0).all())
+    is_rising = offsets.ndim == 1 and bool((np.diff(offsets.astype(np.int64)) > 0).all())
     if not is_rising or offsets[0] != 0 or offsets[-1] != end:
         raise _disagreement(directory, f"{name} does not rise from 0 to {end}")
 

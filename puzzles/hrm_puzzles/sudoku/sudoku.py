@@ -187,8 +187,8 @@ class Sudoku(SudokuBoard):
         moved_BT = np.take_along_axis(inputs_BT, source_BT, axis=1)
         moved_labels_BT = np.take_along_axis(labels_BT, source_BT, axis=1)
         question_BT = np.take_along_axis(relabel_BV, moved_BT, axis=1)
-        answer_BT = np.take_along_axis(relabel_BV, moved_labels_BT, axis=1)
-        return question_BT, answer_BT
+        answer_BT = np.take_along_axis(relabel_BV, moved_labels_BT.clip(0), axis=1)
+        return question_BT, np.where(moved_labels_BT < 0, moved_labels_BT, answer_BT)
 
     def equivalence_hash_B(self, inputs_BT: IntArray, labels_BT: IntArray) -> UInt64Array:
         """Refine a color for each cell (given or open) and add up the colors of a board.

@@ -4,7 +4,6 @@ import inspect
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_tools import invoked
+from cli_tools import ran, rejected, succeeded
 from key_tools import USER, write_key_file
 from odd_server import OPEN, SOLVED, Reply, answer, body, odd_server, refused
 from service_tools import PATIENCE_S, free_port, hrm_serve
@@ -35,7 +34,7 @@ SMALL = ".2..6.51.3..3.2.5.65.24.16.5...3.4.6"
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server with a key."""
     keys = write_key_file(tmp_path_factory.mktemp("keys"))
-    with hrm_serve("sudoku", "--threads=1", "--keys", keys, key=USER) as server:
+    with hrm_serve("sudoku", "--keys", keys, key=USER) as server:
         yield server.url
 
 
@@ -115,12 +114,13 @@ def test_key_from_argument_environment_or_file(
     assert USER not in str(unusable.value)
     with hrm_edge.Client(served, api_key=USER) as client:
         assert len(client.models()) == 1
-    without = invoked(main, SUDOKU, "--url", served)
-    assert without.exit_code == 3
-    assert without.stderr.startswith("hrm-solve: this server requires a key")
+    without = rejected(main, SUDOKU, "--url", served, status=3)
+    assert without.startswith("hrm-solve: this server requires a key")
     (tmp_path / "key").write_text(f"{USER}\n")
-    known = invoked(main, SUDOKU, "--url", served, "--key-file", tmp_path / "key")
-    assert (known.exit_code, known.stdout[:9]) == (0, "534678912"), known.stderr
+    known = succeeded(main, SUDOKU, "--url", served, "--key-file", tmp_path / "key")
+    assert known.stdout[:9] == "534678912"
+    (tmp_path / "key").write_text("\n")
+    assert "is empty" in rejected(main, SUDOKU, "--key-file", tmp_path / "key")
 
 
 PROGRAMS = {
@@ -141,8 +141,7 @@ threading.Thread(target=first).start()""",
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_program_may_use_a_client_in_its_workers_and_late(program: str, with_key: str):
     start = "import sys, hrm_edge; _, url, puzzle = sys.argv\n"
-    command = [sys.executable, "-c", start + program, with_key, SUDOKU]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = ran(sys.executable, "-c", start + program, with_key, SUDOKU, timeout=PATIENCE_S)
     assert (done.stdout, done.stderr) == ("{'proven'}\n", "")
 
 

@@ -5,7 +5,6 @@ import contextlib
 import json
 import socket
 import struct
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from asgi_tools import live
+from cli_tools import ran
 from service_tools import head, starting, wait_for
 from starlette.requests import Request
 
@@ -413,9 +413,7 @@ print(fitting + server.BACKLOG + server.SPARE_FILES)
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 print(server._with_descriptors_for(4096))
 """
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "1000\n1000\n32\n"
+    assert ran(sys.executable, "-c", program).stdout == "1000\n1000\n32\n"
 
 
 @pytest.mark.process
