@@ -139,6 +139,9 @@ def sync(path: Path) -> None:
     handle = os.open(path, SYNCABLE)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # SMB and others do not sync directories
+            raise
     finally:
         os.close(handle)
 

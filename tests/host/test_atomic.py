@@ -47,6 +47,20 @@ def test_new_directory_appears_whole_or_not_at_all(tmp_path: Path):
     assert list(target.parent.iterdir()) == [target]
 
 
+def test_a_file_system_may_not_know_syncing_but_its_faults_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def unsynced(error: int) -> None:
+        raise OSError(error, "not synced")
+
+    monkeypatch.setattr("os.fsync", lambda _: unsynced(errno.EINVAL))
+    atomic.write_text(tmp_path / "file", "kept")
+    monkeypatch.setattr("os.fsync", lambda _: unsynced(errno.EIO))
+    with pytest.raises(OSError, match="not synced"):
+        atomic.write_text(tmp_path / "file", "lost")
+    assert (tmp_path / "file").read_text() == "kept"
+
+
 def test_on_a_file_system_without_locks_nobody_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
