@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import Any, cast
 
@@ -159,6 +160,7 @@ def run_server(
     Raises OSError if the port is taken, and EngineUnavailableError if the engine refuses to start.
     """
     sockets = bound_sockets(options.host, options.port)
+    options = replace(options, port=sockets[0].getsockname()[1])  # which --port 0 left open
 
     def start_engine() -> SpawnedEngine:
         for model in library.build():

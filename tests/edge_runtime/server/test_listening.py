@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -104,6 +105,18 @@ def test_a_signal_while_the_server_starts_ends_it_cleanly(tmp_path: Path):
     with Server(command("serve", "sudoku-6x6", "--keys", keys)) as server, keys.open("w"):
         server.process.send_signal(signal.SIGTERM)
         assert server.exit_status() == 0
+
+
+def test_a_server_that_chose_its_port_names_it():
+    program = command("serve", "sudoku-6x6", "--port", 0)
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
+        ready = next(line for line in process.stderr if " ready: " in line)
+        _, _, url = ready.strip().partition(" ready: ")
+        try:
+            assert httpx.get(f"{url}/livez").status_code == 200
+        finally:
+            process.terminate()
+            process.communicate()
 
 
 def test_a_second_signal_ends_the_server_without_a_traceback():
