@@ -115,8 +115,9 @@ def load_config(path: Path) -> HRMConfig:
         raise CheckpointError(
             f"{found} is not a checkpoint directory; give one that hrm-train or hrm-import wrote"
         )
+    values = read_json(found / CONFIG)
     try:
-        return HRMConfig.from_mapping(read_json(found / CONFIG))
+        return HRMConfig.from_mapping(values)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{found / CONFIG}: {error}") from error
 
@@ -172,12 +173,14 @@ def point(pointer: Path, target: Path) -> None:
 
 
 def resolve(path: Path) -> Path:
-    """Returns the checkpoint that a pointer (`latest`, `best`) of a run names.
+    """Returns the checkpoint that a pointer (`latest`, `best`) of a run names, or a run's best.
 
     Any other path is returned as it is. Raises CheckpointError if the pointer leaves its run.
     """
     if path.name not in POINTERS:
-        return path
+        pointers = [path / name for name in reversed(POINTERS)]
+        found = next(filter(Path.exists, pointers), None)
+        return resolve(found) if found else path
     run = path.parent
     try:
         name = text_of(path, most_bytes=100).strip()

@@ -1,6 +1,7 @@
-"""`hrm-bench train`: equal work beside the published step, families and parts of the data."""
+"""`hrm-bench train`: equal work beside the published step, families and fewer puzzles."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,8 @@ from cli_tools import json_of, rejected
 from hrm_benchmarks.cli import app
 from hrm_benchmarks.command import TrainingOptions
 from hrm_benchmarks.desktop import training
-from hrm_benchmarks.desktop.contest import COMPARED, FAMILIES, PartOfSource
-from hrm_puzzles import registry
-from hrm_puzzles.data.build import DataRecipe, build
-from hrm_train.batches import open_source
+from hrm_benchmarks.desktop.contest import COMPARED, FAMILIES, built
+from hrm_puzzles.data.datasets import SPLITS, open_split
 
 PUZZLE = "sudoku-4x4"
 TINY = {"hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32}
@@ -89,14 +88,12 @@ def test_every_part_gets_equal_samples_and_the_parts_double():
     assert len({row["steps"] for row in rows}) == 1
 
 
-def test_a_smaller_part_is_in_a_larger_one_and_draws_nothing_else(tmp_path: Path):
-    build(DataRecipe(puzzle=PUZZLE, num_train=32, num_test=4), tmp_path / "data")
-    whole = open_source(tmp_path / "data", "train", registry.get(PUZZLE))
-    chances_B2 = np.zeros((64, 2))
-    drawn = []
+def test_the_puzzles_of_a_smaller_part_are_in_a_larger_one(tmp_path: Path):
+    splits = []
     for count in (4, 8, 32):
-        part = PartOfSource(whole, count, seed=1)
-        groups_B = np.arange(64) % count
-        drawn.append(set(part.pick(groups_B, chances_B2).tolist()))
-        assert len(drawn[-1]) == count
-    assert drawn[0] < drawn[1] < drawn[2]
+        data = built(PUZZLE, tmp_path / f"{count}", (count, 4))
+        splits.append({name: open_split(data, name).inputs_NT[:] for name in SPLITS})
+    for smaller, larger in pairwise(splits):
+        assert np.array_equal(smaller["test"], larger["test"])
+        is_same_SL = (smaller["train"][:, None] == larger["train"]).all(axis=2)
+        assert is_same_SL.any(axis=1).all()

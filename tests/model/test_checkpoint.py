@@ -54,6 +54,17 @@ def test_the_weights_in_the_repository_compute_the_traces_of_their_bundles(path:
     assert expected_BTV.std() > 1
 
 
+def test_a_run_means_its_best_checkpoint_or_else_its_latest(saved: Path):
+    run = saved.parent
+    with pytest.raises(CheckpointError, match="the checkpoint is incomplete"):
+        checkpoint.load_config(run)
+    for pointer, step in (("latest", 1), ("best", 2)):
+        checkpoint.save(run / f"step_{step}", model_of(SIZES), {"step": step})
+        checkpoint.point(run / pointer, run / f"step_{step}")
+        assert checkpoint.resolve(run).name == f"step_{step}"
+    assert checkpoint.load_config(run) == SIZES
+
+
 def test_a_flipped_bit_is_refused_and_the_latest_whole_checkpoint_is_named(saved: Path):
     for step in (2, 10):
         checkpoint.save(saved.parent / f"step_{step}", model_of(SIZES), {"step": step})

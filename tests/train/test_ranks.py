@@ -33,6 +33,7 @@ from train_tools import (
 from hrm_host.progress import Stages
 from hrm_model.hrm import HRM, Carry, SegmentOutput
 from hrm_puzzles.data.datasets import open_split
+from hrm_train import distributed
 from hrm_train.batches import Batch, SplitSource
 from hrm_train.distributed import Ranks, joined
 from hrm_train.hardware import PRESETS
@@ -299,9 +300,40 @@ def test_a_rank_killed_on_one_of_two_machines_changes_no_byte(data: Path, tmp_pa
     assert weights_of(run) == weights_of(quiet)
 
 
+FIRST_OF_TWO = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"RANK": ""},
+        {"RANK": "2"},
+        {"WORLD_SIZE": "four"},
+        {"MASTER_ADDR": ""},
+        {"MASTER_PORT": "tcp://10.0.0.1:80"},  # as Kubernetes names a service
+    ],
+)
+def test_an_environment_without_a_rank_is_rejected(
+    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in {**FIRST_OF_TWO, **variables}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match="is no rank; use torchrun, or unset WORLD_SIZE"), joined():
+        pass
+
+
+def test_a_rank_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert distributed.own_gpu() == 0
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(ValueError, match=r"rank 1 .* lacks a GPU, because 1 are visible"):
+        distributed.own_gpu()
+
+
 def test_a_store_that_outlives_a_restart_is_rejected(monkeypatch: pytest.MonkeyPatch):
     variables = {
-        "WORLD_SIZE": "2",
+        **FIRST_OF_TWO,
         "GROUP_WORLD_SIZE": "2",
         "TORCHELASTIC_MAX_RESTARTS": "3",
         "TORCHELASTIC_USE_AGENT_STORE": "True",

@@ -23,6 +23,7 @@ from hrm_host.progress import print_line
 
 T = TypeVar("T")
 
+FROM_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 console = Console(stderr=True)  # `hrm-train` keeps it quiet on all ranks but the first
 
 
@@ -106,16 +107,25 @@ def ranks() -> Ranks:
 @contextmanager
 def joined() -> Generator[Ranks]:
     """Joins the processes that torchrun started, each on its own GPU. torchrun sets WORLD_SIZE."""
-    if "WORLD_SIZE" not in os.environ:
+    if not os.environ.get("WORLD_SIZE"):
         yield Ranks()
         return
+    _require_ranks()
     if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(own_gpu())
     backend = "gloo"
     if torch.cuda.is_available() and dist.is_nccl_available():
         backend = "cpu:gloo,cuda:nccl"
     _require_new_stores()
-    store, rank, world = next(iter(rendezvous("env://")))
+    try:
+        store, rank, world = next(iter(rendezvous("env://")))
+    except dist.DistError as error:
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        reason = str(error).splitlines()[0]
+        raise ValueError(
+            f"the first rank is not at {place} ({reason}); check MASTER_ADDR, MASTER_PORT and the "
+            "other ranks"
+        ) from error
     # torchrun keeps one store for all starts, so gloo would find the addresses of dead ranks. A
     # prefix for each start prevents this on one machine only: several machines do not count
     # restarts alike.
@@ -127,6 +137,29 @@ def joined() -> Generator[Ranks]:
         yield ranks()
     finally:
         dist.destroy_process_group()
+
+
+def _require_ranks() -> None:
+    """Raises ValueError unless the environment says which rank this is, and where the first is."""
+    given = {name: os.environ.get(name, "") for name in FROM_TORCHRUN}
+    is_number = given["RANK"].isdecimal() and given["WORLD_SIZE"].isdecimal()
+    is_rank = is_number and int(given["RANK"]) < int(given["WORLD_SIZE"])
+    if not (is_rank and given["MASTER_ADDR"] and given["MASTER_PORT"].isdecimal()):
+        raise ValueError(
+            f"the environment has {given}, which is no rank; use torchrun, or unset WORLD_SIZE"
+        )
+
+
+def own_gpu() -> int:
+    """The GPU of this rank; raises ValueError if this machine has fewer than ranks."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))  # a pod of one rank lacks it
+    num_gpus = torch.cuda.device_count()
+    if local >= num_gpus:
+        raise ValueError(
+            f"rank {local} of this machine lacks a GPU, because {num_gpus} are visible; start "
+            "fewer ranks, or correct CUDA_VISIBLE_DEVICES"
+        )
+    return local
 
 
 def _require_new_stores() -> None:

@@ -127,7 +127,7 @@ def in_samples(
 ) -> dict[str, str]:
     """Converts lengths in passes over the data ("2 passes") or in percent ("5%") to samples."""
     found = dict(settings)
-    total = float(usual.total_samples)
+    total = usual.total_samples
     for key in LENGTHS:
         length = LENGTH.fullmatch(settings.get(key, ""))
         if length:
@@ -136,7 +136,7 @@ def in_samples(
                 unit = samples_a_pass()
             found[key] = str(round(float(length[1]) * unit))
         if key == "total_samples" and key in found:
-            total = float(found[key])
+            total = _read(key, found[key], usual.total_samples)
     return found
 
 

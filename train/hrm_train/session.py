@@ -46,6 +46,12 @@ def train(options: TrainOptions) -> None:
     if options.dry_run:
         show_dry_run(options, Console())
         return
+    skipped, profiled = options.profile_window
+    if skipped < 0 or profiled < 1:
+        raise ValueError(
+            f"--profile-window is {skipped} {profiled}; give steps to skip, of which 0 are none, "
+            "then at least 1 step to profile"
+        )
     if options.wandb:
         telemetry.require_wandb()
     if ranks.is_first:

@@ -225,8 +225,9 @@ class Bundle:
     def _golden_arrays(self) -> Generator[Mapping[str, NDArray[np.generic]]]:
         """The golden arrays by name; each is read when it is indexed."""
         try:
+            with ZipFile(self.path / GOLDEN_NAME) as archive:
+                _check_sizes(archive)
             with np.load(self.path / GOLDEN_NAME, allow_pickle=False) as arrays:
-                _check_sizes(arrays.zip)
                 yield arrays
         except (KeyError, IndexError, ValueError, OSError, EOFError, BadZipFile) as error:
             problem = f"the golden traces of {self.path} cannot be read ({error})"
@@ -265,7 +266,7 @@ def puzzle_of(manifest: Manifest) -> Puzzle:
 def _puzzle_table(file: Path, manifest: Manifest) -> NDArray[np.float32]:
     expected = (manifest.num_puzzle_ids, manifest.puzzle_vector_size)
     try:
-        table = np.load(file, mmap_mode="r", allow_pickle=False)
+        table = np.lib.format.open_memmap(file, mode="r")
     except (ValueError, OSError, EOFError) as error:
         problem = f"{file} is not an array ({error})"
         raise BundleError(f"{problem}: export the bundle again.") from error
@@ -332,9 +333,16 @@ def _golden(arrays: Mapping[str, NDArray[np.generic]], manifest: Manifest) -> Go
             raise ValueError(f"{name} has shape {array.shape} instead of {shape}")
         return array.astype(dtype)
 
+    def numbers(name: str, bound: int) -> NDArray[np.int32]:
+        """Read an array of numbers from 0 to below `bound`."""
+        array = read(name, np.int32)
+        if not array.size or array.min() < 0 or array.max() >= bound:
+            raise ValueError(f"{name} is empty or not from 0 to {bound - 1}")
+        return array
+
     return Golden(
-        tokens_BT=read("tokens_BT", np.int32),
-        puzzle_ids_B=read("puzzle_ids_B", np.int32),
+        tokens_BT=numbers("tokens_BT", manifest.vocab_size),
+        puzzle_ids_B=numbers("puzzle_ids_B", manifest.num_puzzle_ids),
         labels_BT=read("labels_BT", np.int32),
         answer_SBT=read("answer_SBT", np.int32),
         halt_margin_SB=read("halt_margin_SB", np.float32),

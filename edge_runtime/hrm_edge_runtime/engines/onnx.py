@@ -151,7 +151,10 @@ class OnnxEngine(Engine):
         shapes = _row_shapes(self._session, Path(graph_path))
         self.sizes: dict[str, int] = {}
         for name, shape in shapes.items():
-            self.sizes.update(zip(contract.AXES[name], shape, strict=True))
+            for axis, size in zip(contract.AXES[name], shape, strict=True):
+                if self.sizes.setdefault(axis, size) != size:
+                    found = f"{graph_path} has {axis} {self.sizes[axis]}, but {size} in {name}"
+                    raise BundleError(f"{found}: export the bundle again.")
         self.seq_len = self.sizes["seq_len"]
         self._on_host = provider.device is None
         self._inputs: Arrays = {}

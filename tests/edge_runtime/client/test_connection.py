@@ -6,6 +6,7 @@ import select
 import shutil
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ from hrm_edge.cli import main
 from hrm_edge.push_cli import main as push_main
 from hrm_edge.requests import MAX_AHEAD, NUM_PUZZLES, Numbered, Piece, merged, pieces_of
 from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_edge_server import auth
 from hrm_edge_server.connections import HEADER_SECONDS
 
 PAGE = "<html><head><title>502 Bad Gateway</title></head></html>"
@@ -225,10 +227,18 @@ def test_a_certificate_of_ones_own_is_trusted_if_it_is_passed(
         assert len(client.models()) == 1
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     succeeded(main, QUESTION, "--url", url)
-    with pytest.raises(UnreachableError):
+    with pytest.raises(UnreachableError, match="write https://"):
         Client(url.replace("https:", "http:")).models()
     other_name = rejected(main, QUESTION, "--url", url.replace("127.0.0.1", "localhost"), status=3)
     assert "use an address that the server's certificate names" in other_name
+
+
+def test_a_private_key_with_a_passphrase_is_rejected_and_nobody_is_asked(certificate: Path):
+    locked = certificate.with_name("locked.pem")
+    program = ["openssl", "ec", "-aes256", "-passout", "pass:x", "-in", "key.pem", "-out", locked]
+    subprocess.run(program, check=True, capture_output=True, cwd=certificate.parent)
+    with pytest.raises(ValueError, match=r"PEM lib.*without a passphrase"):
+        auth._check_certificate(certificate, locked)
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])

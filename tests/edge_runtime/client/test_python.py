@@ -1,6 +1,7 @@
 """`import hrm_edge`: the shipped models from Python, in this process and through a server."""
 
 import inspect
+import json
 import os
 import shutil
 import sys
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from cli_tools import ran, rejected, succeeded
 from key_tools import USER, write_key_file
-from odd_server import OPEN, SOLVED, Reply, answer, body, odd_server
+from odd_server import OPEN, SOLVED, Reply, answer, body, odd_server, refused
 from service_tools import PATIENCE_S, free_port, hrm_serve
 
 import hrm_edge
@@ -177,12 +178,23 @@ def test_a_broken_stream_is_sent_again_and_yields_a_segment_once():
     view = SegmentView(segment=1, attempt=0, solution=OPEN, changed=[], margin=0.0, verified=False)
     seen = f"event: segment\ndata: {view.model_dump_json()}\n\n"
     rest = f"event: answer\ndata: {answer(SOLVED).model_dump_json()}\n\n"
-    replies = iter([body(seen), body(""), body(seen * 2 + rest)])
+    lost = f"event: error\ndata: {json.dumps(refused(1, reason='engine-lost'))}\n\n"
+    replies = iter([body(seen * 2), body(""), body(lost), body(seen + rest)])
     with (
         odd_server(lambda handler: next(replies)(handler)) as url,
         hrm_edge.Client(url, patience_s=PATIENCE_S) as client,
     ):
         assert [*client.stream(SUDOKU)] == [view, view, answer(SOLVED)]
+
+
+def test_a_puzzle_whose_answer_breaks_is_sent_again():
+    whole = answer(SOLVED).model_dump_json()
+    replies = iter([body(whole[:9], Content_length="99"), body(whole)])
+    with (
+        odd_server(lambda handler: next(replies)(handler)) as url,
+        hrm_edge.Client(url, patience_s=PATIENCE_S) as client,
+    ):
+        assert client.solve(SUDOKU) == answer(SOLVED)
 
 
 FAULTS = {

@@ -22,7 +22,7 @@ from hrm_edge_runtime.contract.bundle import PUZZLE_TABLE_NAME, Bundle, Identifi
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.manifest import BundleError, read_manifest
 from hrm_edge_runtime.contract.shipped import find_bundle
-from hrm_edge_runtime.engines.onnx import engine_from_bundle
+from hrm_edge_runtime.engines.onnx import OnnxEngine, engine_from_bundle
 from hrm_host.reading import is_printable, printable
 
 Fields = dict[str, Any]
@@ -208,6 +208,12 @@ def test_sizes_that_disagree_with_the_graph_are_refused(bundle: Path):
     restate(bundle, hidden_size=12)
     with pytest.raises(BundleError, match="hidden_size 8, but the manifest says 12"):
         engine_from_bundle(Bundle.open(bundle), num_slots=1)
+    graph = onnx.load(shipped("sudoku-6x6").graph_path("fp32"))
+    (tokens,) = [node for node in graph.graph.input if node.name == "tokens_BT"]
+    tokens.type.tensor_type.shape.dim[1].dim_value = 35
+    onnx.save(graph, bundle / "graph.onnx")
+    with pytest.raises(BundleError, match="has seq_len 35, but 36 in answer_BT"):
+        OnnxEngine(bundle / "graph.onnx", num_slots=1)
 
 
 def with_graphs(bundle: Path, **graphs: str) -> None:
@@ -253,6 +259,28 @@ def test_golden_traces_that_are_missing_or_do_not_fit_are_refused(bundle: Path):
     with pytest.raises(BundleError, match="holds no golden"):
         Bundle.open(bundle).golden()
     assert Bundle.open(bundle).golden_example() is None
+
+
+OUT_OF_RANGE = {"tokens_BT": -1, "puzzle_ids_B": 3}
+
+
+@pytest.mark.parametrize("name", OUT_OF_RANGE)
+def test_golden_puzzles_that_no_model_reads_are_refused(name: str, bundle: Path):
+    arrays = dict(np.load(bundle / "golden.npz"))
+    np.savez(bundle / "golden.npz", **{**arrays, name: arrays[name] * 0 + OUT_OF_RANGE[name]})
+    restate(bundle)
+    with pytest.raises(BundleError, match=rf"cannot be read \({name} is empty or not from 0 to"):
+        Bundle.open(bundle).golden()
+
+
+@pytest.mark.parametrize("name", ["golden.npz", "puzzle_table.npy"])
+def test_an_array_of_another_form_is_refused(name: str, bundle: Path):
+    write = np.save if name == "golden.npz" else np.savez
+    with (bundle / name).open("wb") as file:
+        write(file, np.zeros((3, 4), np.float32))
+    restate(bundle)
+    with pytest.raises(BundleError, match=r"cannot be read|is not an array"):
+        Bundle.open(bundle).golden()
 
 
 def test_a_manifest_that_would_be_refused_is_not_written(bundle: Path):

@@ -320,30 +320,36 @@ async def test_the_connection_that_holds_the_most_makes_room():
 
 
 @pytest.mark.parametrize(
-    ("request_head", "status"),
+    ("request_head", "status", "cause"),
     [
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", 400),
-        (GET.replace(b"\r\n", b"\n"), 400),
-        (GET[:-2] + b"a:\r\n" * 101, 431),
-        (GET[:-2] + b"a:\r\n" * 101 + b"\r\n", 431),
-        (with_length(3, "/", "transfer-encoding: chunked"), 400),
-        (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n", 501),
-        (b"CONNECT a:443 HTTP/1.1\r\nhost: a\r\n\r\n", 501),
-        (b"GET /" + b"y" * 20_000, 431),
-        (ONE_BYTE + b"0\r\n" + b"x: y\r\n" * HEADER_BYTES, 431),
-        (ONE_BYTE + b"1;" + b"y" * 2 * HEADER_BYTES, 431),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400, "illegal request line"),
+        (b"GET / HTTP/1.1\r\n\r\n", 400, "Missing mandatory Host: header"),
+        (GET.replace(b"\r\n", b"\r\nhost: b\r\n", 1), 400, "Found multiple Host: headers"),
+        (GET[:-2] + b'yyy"\x00\r\n\r\n', 400, "illegal header line"),
+        (with_length(1, "/", "content-length: 2"), 400, "conflicting Content-Length headers"),
+        (GET.replace(b"\r\n", b"\n"), 400, "a line without CR"),
+        (GET[:-2] + b"a:\r\n" * 101, 431, "its header is too long"),
+        (GET[:-2] + b"a:\r\n" * 101 + b"\r\n", 431, "its header is too long"),
+        (with_length(3, "/", "transfer-encoding: chunked"), 400, "two lengths, or an unknown"),
+        (GET.replace(b"GET", b"PURGE"), 400, "or an unknown method or version"),
+        (GET[:-2] + b"transfer-encoding: gzip\r\n\r\n", 501, "Only Transfer-Encoding: chunked"),
+        (GET.replace(b"GET /", b"CONNECT a:443"), 501, "not a proxy"),
+        (b"GET /" + b"y" * 20_000, 431, "its header is too long"),
+        (ONE_BYTE + b"0\r\n" + b"x: y\r\n" * HEADER_BYTES, 431, "Receive buffer too long"),
+        (ONE_BYTE + b"1;" + b"y" * 2 * HEADER_BYTES, 431, "Receive buffer too long"),
     ],
 )
-async def test_bad_http_gets_the_error_shape(request_head: bytes, status: int):
+async def test_bad_http_gets_the_error_shape_and_its_cause(
+    request_head: bytes, status: int, cause: str
+):
     async with house() as there:
         answer = await ended(await there.connect(request_head))
     start, _, body = answer.partition(b"\r\n\r\n")
     assert start.startswith(b"HTTP/1.1 %d" % status)
     error = json.loads(body)["error"]
     assert set(error) == {"reason", "field", "rule", "cell", "message", "remedy"}
+    assert cause in error["message"]
+    assert ("cookies" in error["remedy"]) == (status == 431)
     assert b"yyy" not in body
 
 

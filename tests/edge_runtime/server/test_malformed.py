@@ -183,8 +183,14 @@ def test_only_plain_json_is_read(server: Server, content_type: str, status: int)
     if "json" not in content_type:
         lines = server.http.post("/solve/batch", content=body, headers=headers)
         assert lines.status_code == status
-    headers["content-encoding"] = "gzip"
-    assert server.http.post("/solve", content=b"\x1f\x8b", headers=headers).status_code == 415
+    for encoding in ("gzip", "utf-8"):
+        headers["content-encoding"] = encoding
+        packed = server.http.post("/solve", content=b"\x1f\x8b", headers=headers)
+        assert packed.status_code == 415
+        if status == 200:
+            assert f"the content encoding is '{encoding}'" in checked_error(packed)["message"]
+    headers["content-encoding"] = ""
+    assert server.http.post("/solve", content=body, headers=headers).status_code == status
 
 
 @pytest.mark.parametrize(
