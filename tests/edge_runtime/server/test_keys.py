@@ -194,10 +194,12 @@ def test_pages_of_listed_origins_may_ask_with_a_key(keys: KeyRing):
     preflight = {
         "access-control-request-method": "POST",
         "access-control-request-headers": "x-api-key, content-type",
+        "access-control-request-private-network": "true",
     }
     with serving(app_over(QUICK, keys=keys, origins=["https://my.site"])) as http:
         answer = http.options("/solve", headers={**friend, **preflight})
-        assert answer.headers[allowed] == "https://my.site"
+        assert (answer.status_code, answer.headers[allowed]) == (200, "https://my.site")
+        assert answer.headers["access-control-allow-private-network"] == "true"
         answer = http.options("/solve", headers={**stranger, **preflight})
         assert (answer.status_code, answer.headers.get(allowed)) == (400, None)
         for headers, status in ((friend, 401), ({**friend, **AS_USER}, 200)):
