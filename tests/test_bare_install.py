@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_tools import ran
+from files import ROOT
 from service_tools import Server
 
 from hrm_puzzles.sudoku.sudoku import WELL_KNOWN
 
 pytestmark = pytest.mark.process
-ROOT = Path(__file__).parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
 DEV = Path(sys.executable).parent
 DESKTOP = {"torch", "safetensors", "onnx", "tensorboard"}
@@ -39,15 +40,14 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = python_310() or sys.executable
     folder = tmp_path_factory.mktemp("bare")
     # as `make dist` in a checkout whose environment is this one
-    make = ["make", "--assume-old=.venv/ready", "dist", f"DEV={DEV}", f"DIST={folder}"]
-    subprocess.run(make, cwd=ROOT, check=True)
+    ran("make", "--assume-old=.venv/ready", "dist", f"DEV={DEV}", f"DIST={folder}", cwd=ROOT)
     (archive,) = folder.glob("*.tar.gz")
     (wheel,) = folder.glob("*.whl")
     assert archive.stat().st_size > wheel.stat().st_size  # it holds the tests too
     commands = folder / "env" / "bin"
-    subprocess.run([python, "-m", "venv", "--without-pip", folder / "env"], check=True)
+    ran(python, "-m", "venv", "--without-pip", folder / "env")
     options = ["--quiet", "--constraints", CONSTRAINTS, f"{wheel}[serve]"]
-    subprocess.run([*pip_for(commands, "install"), *options], check=True)
+    ran(*pip_for(commands, "install"), *options)
     return commands
 
 
@@ -67,29 +67,23 @@ def test_the_wheel_with_the_serving_extra_solves_over_http_on_python_310(bare: P
 
 
 def test_its_demo_draws_a_board_of_each_kind_and_names_three_next_steps(bare: Path, tmp_path: Path):
-    command = [bare / "hrm", "demo"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+    ended = ran(bare / "hrm", "demo", cwd=tmp_path)
     assert ended.stderr == ""
-    assert ended.returncode == 0
     assert ended.stdout.count("proven to keep every rule") == 3
     _, _, next_steps = ended.stdout.partition("Next:\n")
     assert len(next_steps.splitlines()) == 3
 
 
 def test_no_package_of_the_desktop_is_installed_there(bare: Path):
-    command = [*pip_for(bare, "list"), "--format=freeze"]
-    listed = subprocess.run(command, capture_output=True, text=True)
+    listed = ran(*pip_for(bare, "list"), "--format=freeze")
     names = {line.partition("==")[0].lower() for line in listed.stdout.splitlines()}
     assert "onnxruntime" in names  # the list is a real one
     assert names.isdisjoint(DESKTOP)
 
 
 def test_the_doctor_finds_nothing_to_fix_there_and_leaves_training_alone(bare: Path):
-    command = [bare / "hrm-doctor", "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    findings = json.loads(ended.stdout)
+    findings = json.loads(ran(bare / "hrm-doctor", "--json").stdout)
     failed = [finding for finding in findings if finding["level"] == "fail"]
     assert failed == []
-    assert ended.returncode == 0
     of_training = {finding["name"] for finding in findings if finding["part"] == "train"}
     assert of_training == {"training"}

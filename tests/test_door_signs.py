@@ -2,11 +2,10 @@
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
+from files import ROOT, text_of
 
-ROOT = Path(__file__).parents[1]
 ROOMS = ["host", "puzzles", "model", "train", "export", "calibration", "edge_runtime", "benchmarks"]
 ROOMS += ["docker", "tools"]
 CODE = re.compile(r"`([^`\n]+)`")
@@ -58,7 +57,7 @@ def is_word(words: set[str], sign: str) -> bool:
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_holds_what_its_sign_names(room: str):
     words = words_of(room)
-    words.update(re.findall(r'"([\w.]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8")))
+    words.update(re.findall(r'"([\w.]+)"', text_of("pyproject.toml")))
     missing = []
     for sign in signs_of(room):
         if not is_file(room, sign) and not is_word(words, sign):

@@ -6,24 +6,23 @@ import pickle
 import pkgutil
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+from files import text_of
+from odd_server import REFUSAL
 
 import hrm_edge
 from hrm_edge_runtime.api.schema import ErrorDetail
 
-PYPROJECT = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+PYPROJECT = text_of("pyproject.toml")
 PACKAGES = sorted(set(re.findall(r'"\w+/(hrm_\w+)",', PYPROJECT)))
 SAMPLES = {
     str: "text",
     int: 503,
     float: 1.5,
     bytes: b"text",
-    ErrorDetail: ErrorDetail(
-        reason="bad-puzzle", field=None, rule=None, cell=None, message="no", remedy="fix it"
-    ),
+    ErrorDetail: REFUSAL,
 }
 
 

@@ -2,13 +2,13 @@
 
 import ast
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cli_tools import ran
+from files import ROOT
 
-ROOT = Path(__file__).parents[1]
 FOLDERS = {
     "hrm_host": "host",
     "hrm_puzzles": "puzzles",
@@ -172,8 +172,6 @@ LIST = 'print(*sorted({name.partition(".")[0] for name in sys.modules}))'
     ids=["no torch", "nothing that draws", "no engine before one is chosen"],
 )
 def test_the_server_loads_nothing_that_a_board_lacks(program: str, unwanted: set[str]):
-    command = [sys.executable, "-c", program + LIST]
-    ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    loaded = set(ended.stdout.split())
+    loaded = set(ran(sys.executable, "-c", program + LIST).stdout.split())
     assert "hrm_edge_runtime" in loaded
     assert loaded & unwanted == set()

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from bundle_tools import install
+from cli_tools import ran
+from files import ROOT, blocks, text_of
 from key_tools import USER, write_key_file
 from service_tools import PATIENCE_S, command, free_port, hrm_serve
 
@@ -20,10 +22,9 @@ from hrm_puzzles import registry
 from hrm_puzzles.data.sources import questions_made
 
 pytestmark = pytest.mark.process
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-TRAINING = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```sh\n(.*?)^```", README + TRAINING, re.MULTILINE | re.DOTALL)
+README = text_of("README.md")
+TRAINING = text_of("docs/training.md")
+BLOCKS = blocks(README + TRAINING, "sh")
 LINK = re.compile(r"\]\(([^)#]+)")
 LIMIT_S = 1200  # only against blocks that hang: training and export take 90 s of CPU time
 HEAD = """
@@ -89,9 +90,7 @@ def test_commands_of_the_readme_run(block: str, tmp_path: Path):
 
 def test_make_targets_of_the_readme_exist():
     targets = set(re.findall(r"^make ([a-z-]+)", "\n".join(BLOCKS), re.MULTILINE))
-    command = ["make", "--dry-run", *sorted(targets)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    ran("make", "--dry-run", *sorted(targets), cwd=ROOT)
 
 
 @pytest.mark.parametrize("folder", [".", "docs", "benchmarks/results"])
@@ -106,7 +105,6 @@ def test_links_between_pages_lead_to_files(folder: str):
 
 
 GUIDES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCED = re.compile(r"^```(?:sh)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BUNDLE = re.compile(r"(?<![\w.*-])[\w./-]*\w\.bundle\b(?! import)")
 
 
@@ -126,7 +124,7 @@ def unmade_bundles(text: str) -> list[str]:
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
 def test_every_bundle_in_the_commands_of_a_guide_is_made_by_an_earlier_line(page: Path):
-    commands = "".join(FENCED.findall(page.read_text(encoding="utf-8")))
+    commands = "".join(blocks(page.read_text(encoding="utf-8"), "(?:sh)?"))
     assert unmade_bundles(commands) == []
 
 
@@ -138,8 +136,8 @@ def test_files_of_docker_name_no_bundle_that_nobody_makes():
     assert unmade == []
 
 
-OWN_PAGE = (ROOT / "docs" / "own-puzzle.md").read_text(encoding="utf-8")
-PUZZLE, DATA = re.findall(r"^```\n(.*?)^```", OWN_PAGE, re.MULTILINE | re.DOTALL)
+OWN_PAGE = text_of("docs/own-puzzle.md")
+PUZZLE, DATA = blocks(OWN_PAGE, "")
 SHORT = {"total_samples=24000": "total_samples=1600", "total_samples=40000": "total_samples=160"}
 
 
@@ -187,20 +185,18 @@ def test_a_shipped_model_is_trained_on_and_put_on_a_running_server(tmp_path: Pat
     printed = run(DATA, tmp_path, dict(os.environ))
     assert "mine" in printed["eval"]
     arguments = shlex.split(re.findall(r"^hrm-serve (.*)#", DATA, re.MULTILINE)[0])
-    made = subprocess.run(
-        command("key", "add", "me", "--admin"), cwd=tmp_path, capture_output=True, text=True
-    )
+    made = ran(*command("key", "add", "me", "--admin"), cwd=tmp_path)
     key = made.stdout.split()[-1]
     served = [str(tmp_path / word) if word in ("uploads", "keys") else word for word in arguments]
-    with hrm_serve(*served, "--threads=1", key=key) as server:
+    with hrm_serve(*served, key=key) as server:
         push = command("push", tmp_path / "mine.bundle", server.url)
-        subprocess.run(push, env={**os.environ, "HRM_API_KEY": key}, check=True)
+        ran(*push, env={**os.environ, "HRM_API_KEY": key})
         answer = server.solve(rows[0], model="mine").json()
         assert answer["model"] == "mine"
 
 
-PYTHON_PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```python\n(.*?)^```", PYTHON_PAGE, re.MULTILINE | re.DOTALL)
+PYTHON_PAGE = text_of("docs/python.md")
+EXAMPLES = blocks(PYTHON_PAGE, "python")
 PROMISE = re.compile(r"print\(.*\)  # (.+)")
 
 
@@ -213,7 +209,7 @@ def test_the_six_examples_print_what_they_promise(
     monkeypatch.setenv("HRM_API_KEY", USER)
     monkeypatch.chdir(tmp_path)
     names = {}
-    with hrm_serve("sudoku", "--threads=1", "--keys", keys, key=USER) as server:
+    with hrm_serve("sudoku", "--keys", keys, key=USER) as server:
         for block in EXAMPLES:
             program = block.replace("http://127.0.0.1:8000", server.url)
             exec(compile(program, "docs/python.md", "exec"), names)

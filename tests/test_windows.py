@@ -1,4 +1,4 @@
-"""From data set to served answer without what Windows lacks (see tests/support/windows).
+"""From data set to served answer without what Windows lacks (see tests/windows).
 
 Paths, processes, Ctrl-C and the libraries are those of this machine, not of Windows.
 """
@@ -14,13 +14,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+from files import lines_in
 from service_tools import HRM, PATIENCE_S, free_port, wait_for
 
 from hrm_puzzles.data import datasets
 from hrm_puzzles.data.build import DataRecipe, build
 
 pytestmark = pytest.mark.process
-EMULATION = Path(__file__).parent / "support" / "windows"
+EMULATION = Path(__file__).parent / "windows"
 OPEN = "1...4..3.1..3.2."
 TINY = (
     "--set=hidden_size=32",
@@ -151,7 +152,7 @@ def test_answers_are_continued_in_their_file(drive: Path, bundle: Path):
         assert status in (0, 1)  # so small a model may not solve it
         said(process, status)
     content = (drive / "answers.ndjson").read_bytes()
-    numbers = [json.loads(line)["number"] for line in content.splitlines()]
+    numbers = [record["number"] for record in lines_in(content)]
     assert numbers == [1, 2]
     assert b"\r\n" not in content
 

@@ -136,7 +136,7 @@ def peers(options: PeerOptions) -> Table:
     extra="train,serve,bench",
     groups={
         "Speed": "batch threads rounds turn_s compiled cpu_clock",
-        "Comparison and scaling": "compare scaling data samples cpu_s puzzles seed",
+        "Comparison and scaling": "compare scaling samples cpu_s puzzles seed",
     },
 )
 def train(options: TrainingOptions) -> Table:
@@ -165,9 +165,9 @@ def _reached(options: TrainingOptions, folder: Path) -> Table:
         title = f"{options.cpu_s:g} CPU s each, {sizes} puzzles, seed {options.seed}"
     else:
         (name,) = options.puzzle or ("sudoku-6x6",)
-        source = options.data or contest.built(name, folder, options.puzzles or (32, 200))
+        sizes = options.puzzles or (32, 200)
         preset = options.preset or "relational"
-        trainings = contest.parts(name, source, preset, options.samples, seed=options.seed)
+        trainings = contest.parts(name, sizes, folder, preset, options.samples, seed=options.seed)
         title = f"{name}, {options.samples:,} samples each, seed {options.seed}"
     rows = _told(trainings, TRAINED)
     return Table(title=title, columns=contest.COLUMNS, rows=rows, legend=contest.LEGEND)

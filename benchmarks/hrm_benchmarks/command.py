@@ -158,11 +158,8 @@ class TrainingOptions(BenchOptions, TurnOptions):
         Option("--compare", help="Train HRM, TRM, a transformer and relational blocks instead."),
     ] = False
     scaling: Annotated[
-        bool, Option("--scaling", help="Train on 1/8, 1/4, 1/2 and all of the data instead.")
+        bool, Option("--scaling", help="Train on 1/8, 1/4, 1/2 and all of the puzzles instead.")
     ] = False
-    data: Annotated[
-        Path | None, Option(help="Data set directory to scale. Default: generated puzzles.")
-    ] = None
     samples: Annotated[int, Option(min=1, help="Samples of each training to scale.")] = 24_000
     cpu_s: Annotated[float, Option(min=0, help="CPU seconds per compared training.")] = 25.0
     puzzles: Annotated[

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import os
 import random
+import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -68,6 +69,10 @@ class Client:
         timeout_s: float = 300.0,
         rng: random.Random | None = None,
     ) -> None:
+        if connections is not None and connections < 1:
+            raise ValueError(f"connections is {connections}: pass 1 or more")
+        if not 0 < timeout_s < threading.TIMEOUT_MAX:
+            raise ValueError(f"timeout_s is {timeout_s}: pass seconds above 0")
         if api_key is None:
             api_key = os.environ.get(KEY_VARIABLE)
         self._http = Connection(url, api_key, timeout_s, cacert)
@@ -113,19 +118,22 @@ class Client:
     def stream(self, puzzle: object, **fields: object) -> Generator[Event, None, None]:
         """Yield a view of each segment of one puzzle while it is solved, then the answer.
 
-        A stream that breaks is sent again for `patience_s`; a segment is yielded once.
+        A stream that breaks is sent again for `patience_s`; a segment is yielded once. The next
+        stream may have fewer segments.
         """
         request = request_from(puzzle, fields)
         retry = RetryPolicy(limit_s=self._patience_s, rng=self._rng)
         num_yielded = 0
         while True:
             try:
-                with self._admitted("POST", "/solve/stream", request) as response:
-                    for event in itertools.islice(self._events(response), num_yielded, None):
-                        num_yielded += 1
-                        yield event
+                with self._sent("POST", "/solve/stream", request) as response:
+                    for number, event in enumerate(self._events(response), 1):
+                        if number > num_yielded or isinstance(event, SolveAnswer):
+                            num_yielded = number
+                            retry.renew()
+                            yield event
                     return
-            except UnreachableError as error:
+            except (UnavailableError, UnreachableError) as error:
                 if not retry.wait(error):
                     raise
 
@@ -212,29 +220,25 @@ class Client:
     def _call(
         self, fields: type[Fields], method: str, path: str, request: SolveRequest | None = None
     ) -> Fields:
-        with self._admitted(method, path, request) as response:
-            return self._http.whole(fields, response)
+        """An answer; without a puzzle, an address where nobody listens is not tried again."""
+        retry = RetryPolicy(limit_s=self._patience_s, rng=self._rng)
+        while True:
+            try:
+                with self._sent(method, path, request) as response:
+                    return self._http.whole(fields, response)
+            except (UnavailableError, UnreachableError) as error:
+                is_nobody = request is None and error.retry_after_s is None
+                if is_nobody or not retry.wait(error):
+                    raise
 
-    @contextlib.contextmanager
-    def _admitted(
+    def _sent(
         self, method: str, path: str, request: SolveRequest | None
-    ) -> Generator[httpx.Response]:
-        """A response; tries again while a server, or a proxy in its place, is unavailable."""
+    ) -> contextlib.AbstractContextManager[httpx.Response]:
         content = None
         if request is not None:
             content = _json_of(request).encode()
         headers = {"content-type": "application/json"}
-        retry = RetryPolicy(limit_s=self._patience_s, rng=self._rng)
-        with contextlib.ExitStack() as stack:
-            response = None
-            while response is None:
-                try:
-                    sent = self._http.response(method, path, content=content, headers=headers)
-                    response = stack.enter_context(sent)
-                except (UnavailableError, UnreachableError) as error:
-                    if error.retry_after_s is None or not retry.wait(error):
-                        raise
-            yield response
+        return self._http.response(method, path, content=content, headers=headers)
 
 
 @dataclass(kw_only=True)

@@ -5,6 +5,7 @@ that does not fit `api/schema` raises a ServerError.
 """
 
 import contextlib
+import functools
 import ipaddress
 import os
 import ssl
@@ -26,7 +27,7 @@ from hrm_edge.errors import (
 )
 from hrm_edge_runtime.api.decoding import Fields
 from hrm_edge_runtime.api.schema import ErrorAnswer
-from hrm_edge_runtime.contract.errors import first_fault
+from hrm_edge_runtime.contract.errors import Error, first_fault
 
 KEY_VARIABLE = "HRM_API_KEY"
 MAX_KEY_FILE = 4096  # characters
@@ -39,34 +40,39 @@ NO_SERVER = frozenset((502, 503, 504, *range(520, 525), 530))
 """What proxies answer if the server behind them does not."""
 
 START = "start hrm-serve there, or give another address"
-TLS_REMEDIES = {
+REMEDIES = {
     "certificate is not valid for": "use an address that the server's certificate names",
     "CERTIFICATE_VERIFY_FAILED": "pass the server's certificate with --cacert (in Python cacert), "
     "or name its file in SSL_CERT_FILE",
     "WRONG_VERSION_NUMBER": "write http:// in place of https://",
+    "disconnected without sending": "send it again, or write https:// if the server uses TLS",
+    "Bad file descriptor": "close the client after its last answer",
 }
-"""Parts of OpenSSL's messages, the special ones first."""
+"""Parts of messages of OpenSSL and of the system, the special ones first."""
 
 
 class Connection:
-    """HTTP requests to one address from any thread."""
+    """HTTP requests to one address from any thread, also of a process that was forked."""
 
     def __init__(
         self, url: str, api_key: str | None, timeout_s: float, cacert: Path | str | None
     ) -> None:
+        url = url.strip()
         self.url = url if "://" in url else f"http://{url}"
         self._timeout_s = timeout_s
         # no compression, because unpacked data would have no limit
         headers = {"accept-encoding": "identity"}
-        if api_key:
-            headers["authorization"] = f"Bearer {api_key}"
         self._start = START
         try:
+            key = _checked(api_key or "")
+            if key:
+                headers["authorization"] = f"Bearer {key}"
             address = httpx.URL(self.url)
             found = proxy_for(address)
             if found is not None:
                 self._start = f"correct the variable {found[0]}, or add this host to no_proxy"
-            self._http = httpx.Client(
+            self._open = functools.partial(
+                httpx.Client,
                 base_url=address,
                 headers=headers,
                 timeout=httpx.Timeout(timeout_s, connect=10.0),
@@ -74,9 +80,20 @@ class Connection:
                 proxy=found and found[1],
                 trust_env=False,
             )
+            self._http = self._open()
         except (httpx.InvalidURL, OSError, ValueError) as error:
             remedy = "correct --url, the key, or the environment's proxy and certificates"
             raise UnreachableError(f"cannot connect to {url} ({error}): {remedy}.") from error
+        self._pid = os.getpid()
+
+    def _own_http(self) -> httpx.Client:
+        """The connections of this process; a parent's would mix its answers with ours."""
+        if self._pid != os.getpid():
+            self._http = self._open()
+            self._pid = os.getpid()
+        if self._http.is_closed:
+            raise Error(f"the client of {self.url} is closed: make another one.")
+        return self._http
 
     def close(self) -> None:
         self._http.close()
@@ -85,12 +102,12 @@ class Connection:
     def response(self, method: str, path: str, **content: Any) -> Generator[httpx.Response]:
         """A successful response with its body unread; raises ServerError or UnreachableError."""
         try:
-            with self._http.stream(method, path, **content) as response:
+            with self._own_http().stream(method, path, **content) as response:
                 if not response.is_success:
                     raise self._error_of(response)
                 yield response
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            remedies = [remedy for part, remedy in TLS_REMEDIES.items() if part in str(error)]
+            remedies = [remedy for part, remedy in REMEDIES.items() if part in str(error)]
             remedy = [*remedies, self._start][0]
             raise UnreachableError(f"no answer from {self.url} ({error}): {remedy}.") from error
 
@@ -189,6 +206,14 @@ def read_key(path: Path | None) -> str | None:
     if not words:
         raise ValueError(f"the key file {path} is empty: write the server's key into it.")
     return words[0]
+
+
+def _checked(key: str) -> str:
+    """The key without blanks around it, as a mounted secret has them; errors do not repeat it."""
+    key = key.strip()
+    if not key.isascii() or not key.isprintable():
+        raise ValueError("the key holds a character that hrm-key never writes")
+    return key
 
 
 def parsed(fields: type[Fields], content: bytes, status: int) -> Fields:

@@ -63,7 +63,8 @@ class Admission:
 
         Raises NoAnswerError if the request may wait no longer.
         """
-        if not self.client.places.is_open(lane):
+        places = self.client.places.get(lane)
+        if places is None or not places.is_open:
             return False
         if self.patience_s is None:
             self.client.take_place(lane)

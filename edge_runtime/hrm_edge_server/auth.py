@@ -221,11 +221,11 @@ def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
         return
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(tls_cert, tls_key)
+        context.load_cert_chain(tls_cert, tls_key, password="")  # OpenSSL would ask for one
     except OSError as error:  # an ssl.SSLError is an OSError
         raise ValueError(
             f"the certificate {tls_cert} cannot be used with the key {tls_key} ({error}): "
-            "pass PEM files that belong together."
+            "pass PEM files that belong together, and the key without a passphrase."
         ) from None
 
 

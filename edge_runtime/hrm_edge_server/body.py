@@ -38,7 +38,7 @@ class ClientBytes(h11.Connection):
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, HEADER_BYTES)
-        self.fault = 400  # status of the last RemoteProtocolError
+        self.fault = h11.RemoteProtocolError("")  # the last one
         self.events_left = EVENTS_A_TURN
         self._num_pieces = 0
         self._body_bytes = 0
@@ -69,7 +69,7 @@ class ClientBytes(h11.Connection):
             elif isinstance(event, h11.Data):
                 self._check_piece(len(event.data))
         except h11.RemoteProtocolError as error:
-            self.fault = error.error_status_hint
+            self.fault = error
             raise
         return event
 
@@ -83,7 +83,7 @@ class ClientBytes(h11.Connection):
         header = self.trailing_data[0].partition(b"\r\n\r\n")[0]
         num_lines = header.count(b"\n")
         if num_lines > MAX_HEADERS or len(header) > HEADER_BYTES:
-            raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
+            raise h11.RemoteProtocolError("its header is too long", error_status_hint=431)
         if num_lines != header.count(b"\r\n"):
             raise h11.RemoteProtocolError("a line without CR")
 
@@ -95,7 +95,7 @@ class ClientBytes(h11.Connection):
         has_two_lengths = b"content-length" in headers and b"transfer-encoding" in headers
         is_known = request.method in METHODS and request.http_version in (b"1.0", b"1.1")
         if has_two_lengths or not is_known:
-            raise h11.RemoteProtocolError("not HTTP/1.1")
+            raise h11.RemoteProtocolError("two lengths, or an unknown method or version")
 
     def _check_piece(self, size: int) -> None:
         self._num_pieces += 1
@@ -174,10 +174,11 @@ def check_type(request: Request, media_types: Sequence[str]) -> None:
         message = f"the content type is {media_type[:80]!r}, not {expected!r}"
         remedy = f"send it with the header 'content-type: {expected}'"
         raise ServiceError(415, "unsupported-media-type", message, remedy)
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding.lower() != "identity":
-        remedy = "send it without content-encoding"
-        raise ServiceError(415, "unsupported-encoding", "the body is compressed", remedy)
+    encoding = request.headers.get("content-encoding", "").lower()
+    if encoding not in ("", "identity"):
+        message = f"the content encoding is {encoding[:80]!r}, and this server unpacks nothing"
+        remedy = "send the plain body without content-encoding"
+        raise ServiceError(415, "unsupported-encoding", message, remedy)
 
 
 class PrefetchingReceive:

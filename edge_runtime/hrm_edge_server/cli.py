@@ -6,6 +6,8 @@ The top imports little, because the spawned engine process imports the main scri
 import contextlib
 import logging
 import os
+import signal
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -38,6 +40,8 @@ MAX_SLOTS = 1024
 def serve_command(options: ServeOptions) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     system.ignore_hang_ups()
+    # until uvicorn has its own: process 1 of a container ignores signals without a handler
+    signal.signal(signal.SIGTERM, _end)
     # numpy's BLAS would start a thread for each core in every process; the server never uses it
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from hrm_edge_runtime.contract import logs
@@ -69,6 +73,10 @@ def serve_command(options: ServeOptions) -> None:
     names = ", ".join(model.name for model in served)
     logging.info("loading %d models: %s", len(served), names)
     server.run_server(library, served, options, access)
+
+
+def _end(_signal: int, _frame: object) -> None:
+    sys.exit(0)
 
 
 def _lane_defaults(options: ServeOptions) -> "LaneDefaults":

@@ -7,6 +7,7 @@ must pass before that bound is raised.
 """
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -173,6 +174,8 @@ class GuardedProtocol(H11Protocol):
         self._limits.hold(self, 0)
         self._limits.connections.discard(self)
         self._limits.idle.pop(self, None)
+        # uvicorn leaves the timer of a reset connection, which keeps all of it for another minute
+        self._unset_keepalive_if_required()
         super().connection_lost(exc)
 
     @property
@@ -287,10 +290,15 @@ class GuardedProtocol(H11Protocol):
         self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are not HTTP."""
+        """Answer bytes that are not HTTP with h11's reason, without the bytes that it quotes."""
         del msg
-        message = "the server cannot read this as HTTP"
-        self._refuse(ServiceError(self.conn.fault, "bad-http", message, "send HTTP/1.1"))
+        status = self.conn.fault.error_status_hint
+        cause, *_ = re.split(r":? \w*\(?b['\"]", str(self.conn.fault))
+        message = f"the server cannot read this as HTTP ({cause})"
+        remedy = "send HTTP/1.1"
+        if status == 431:
+            remedy = "send fewer and shorter headers, such as cookies"
+        self._refuse(ServiceError(status, "bad-http", message, remedy))
 
     def _refuse(self, refusal: ServiceError) -> None:
         """Refuse the request and all that follows it, unless its answer has begun."""

@@ -60,7 +60,7 @@ class Writer:
         self._send = send
         self._pulse = pulse
         self._is_owing = is_owing
-        self._has_begun = False
+        self.has_begun = False
         self._beginning = asyncio.Lock()
         self._is_writing = False
         self._silent_since_s = time.monotonic()
@@ -89,17 +89,18 @@ class Writer:
     async def _begin(self) -> None:
         """Begin the answer, once."""
         async with self._beginning:
-            if self._has_begun:
+            if self.has_begun:
                 return
+            self.has_begun = True
             start: dict[str, Any] = {"type": "http.response.start", "status": 200}
             await self._send({**start, "headers": self._headers})
-            self._has_begun = True
 
     async def _pulse_on(self) -> None:
         """Begin the answer if nothing was written for a while; then break every long silence.
 
-        Proxies written in Go drop the rest of a body when its answer begins, and `receive` sends
-        100 only before that. So a small body is here before the answer begins.
+        Proxies written in Go drop the rest of a body when its answer begins, and the connection
+        too if they are still at its end (caddyserver/caddy#5431). `receive` sends 100 only before
+        that. So a small body is here before the answer begins.
         """
         await asyncio.sleep(BEGIN_SECONDS)
         await self._begin()
@@ -125,28 +126,31 @@ def cut(scope: Scope) -> bool:
 class EventStream(GrowingAnswer):
     """Server-sent events for one puzzle: its segments, then its answer.
 
-    The first view is None: the request is admitted. A refusal before that is an ordinary HTTP
-    error; after that an error is an event. A client that leaves cancels its puzzle.
+    An error before the answer has begun is an ordinary HTTP error; after that it is an event. A
+    client that leaves cancels its puzzle.
     """
 
-    def __init__(self, views: AsyncGenerator[SegmentView | SolveAnswer | None]) -> None:
+    def __init__(self, views: AsyncGenerator[SegmentView | SolveAnswer]) -> None:
         super().__init__(EVENT_TYPE)
         self._views = views
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         writer = Writer(self, scope, send, pulse=WAITING, is_owing=lambda: True)
         async with contextlib.aclosing(self._views):
-            await unless_client_leaves(receive, anext(self._views))
-            with contextlib.suppress(ClientGoneError):
+            try:
                 await unless_client_leaves(receive, writer.carry(self._write_all(writer)))
+            except ClientGoneError:
+                if not writer.has_begun:
+                    raise
 
     async def _write_all(self, writer: Writer) -> None:
         try:
             async for view in self._views:
-                assert view is not None, "a request is admitted once"
                 name = "answer" if isinstance(view, SolveAnswer) else "segment"
                 await writer.write(_event(name, view.model_dump(mode="json")))
         except (ServiceError, NoAnswerError) as error:
+            if not writer.has_begun:
+                raise
             await writer.write(_event("error", refusal_from(error).body()))
 
 

@@ -30,7 +30,7 @@ from hrm_edge_server.uploads import ARCHIVE_TYPE
 
 CARD_TYPE = "text/markdown"
 MAX_NAME = 200  # characters of a model's name in a path
-SOLVE_REFUSALS = (403, 404, 408, 413, 415, 422, 429, 503)
+SOLVE_REFUSALS = (403, 404, 408, 413, 415, 422, 429, 503, 504)
 UNREADY: dict[int | str, dict[str, Any]] = {
     503: {"model": schema.UnreadyAnswer, "description": "Not yet"}
 }
@@ -73,7 +73,7 @@ def answer_of(fields: BaseModel, status: int = 200) -> Response:
 @router.post(
     "/solve",
     response_model=schema.SolveAnswer,
-    responses=refusals(*SOLVE_REFUSALS, 504),
+    responses=refusals(*SOLVE_REFUSALS),
     openapi_extra=ONE_PUZZLE,
 )
 async def solve(request: Request) -> Response:

@@ -237,7 +237,7 @@ def _with_descriptors_for(max_connections: int) -> int:
     most = system.most_open_files(wanted)
     if most is None or most >= wanted:
         return max_connections
-    fitting = max(1, most - BACKLOG - SPARE_FILES)
+    fitting = most - min(BACKLOG + SPARE_FILES, most // 2)
     _log.warning(
         "at most %d connections: this process may open %d files (ulimit -n)", fitting, most
     )

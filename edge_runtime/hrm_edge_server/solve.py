@@ -158,11 +158,10 @@ class SolveService:
         request: SolveRequest,
         *,
         arrival_s: float,
-    ) -> AsyncGenerator[SegmentView | SolveAnswer | None]:
-        """Yield None after admission, then every segment of every attempt, then the answer."""
+    ) -> AsyncGenerator[SegmentView | SolveAnswer]:
+        """Yield every segment of every attempt, then the answer."""
         with contextlib.closing(await self.admit(request)) as admission:
             parsed = await self.parsed(admission, request, arrival_s=arrival_s, streamed=True)
-            yield None
             events = EventBuffer(BUFFER_SIZE + 1)
             views = SegmentViews(parsed)
             work = asyncio.ensure_future(self.answer(parsed, events.push))

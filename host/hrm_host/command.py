@@ -96,7 +96,9 @@ def _reachable(name: str) -> str:
     found = shutil.which(name)
     if not beside.exists() or (found is not None and Path(found) == beside):
         return name
-    path = os.path.relpath(beside)
+    path = os.pardir
+    with contextlib.suppress(FileNotFoundError):  # the current folder was removed
+        path = os.path.relpath(beside)
     if path.startswith(os.pardir):
         path = str(beside)
     return path
@@ -156,9 +158,9 @@ class _CommandGroup(TyperGroup):
 class Command(typer.Typer):
     """A typer application that writes UTF-8 to pipes and ends with the statuses above.
 
-    A ValueError, or a file that is missing or in the way, is wrong use. Another OSError, an error
-    in `cannot`, or a missing package (of `extra`) means that the command cannot begin. An error's
-    own `exit_status` wins.
+    A ValueError, or a file that is missing or in the way, is wrong use. Another OSError, a lack of
+    memory, an error in `cannot`, or a missing package (of `extra`) or library means that the
+    command cannot begin. An error's own `exit_status` wins.
     """
 
     def __init__(
@@ -174,10 +176,12 @@ class Command(typer.Typer):
         )
         self._name = name
         self._extra = extra
-        self._errors = (ValueError, OSError, *cannot)
+        self._errors = (ValueError, OSError, MemoryError, ImportError, *cannot)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         open_closed_streams()
+        if os.environ.get("COLUMNS") == "0":  # no terminal; tables would have no columns
+            del os.environ["COLUMNS"]
         for stream in (sys.stdin, sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
                 stream.reconfigure(encoding="utf-8", errors=stream.errors)
@@ -217,6 +221,9 @@ class Command(typer.Typer):
                     raise
                 default = WRONG_USE if isinstance(error, NAMED_WRONGLY) else CANNOT_BEGIN
                 sentence = str(error)
+                if isinstance(error, MemoryError):
+                    sentence = sentence or "there is too little memory"
+                    sentence += "; raise its limit (ulimit -v, or the container's)"
                 if isinstance(error, OSError) and error.errno in REMEDIES:
                     sentence += f"; {REMEDIES[error.errno]}"
                 self._end(getattr(error, "exit_status", default), sentence)

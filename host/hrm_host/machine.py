@@ -4,6 +4,7 @@ Formats: NVIDIA's developer guide for Jetson Linux 36 (nvpmodel, `oc*_event_cnt`
 documents (devfreq, thermal zones). Not run on a Jetson.
 """
 
+import contextlib
 import ctypes
 import math
 import os
@@ -55,7 +56,8 @@ def num_cores(host: "Host | None" = None) -> int:
     """
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
+        with contextlib.suppress(OSError):  # a sandbox may forbid the call
+            cores = len(os.sched_getaffinity(0))
     quota = groups.cpu_quota((host or Host()).text)
     if quota is None:
         return cores

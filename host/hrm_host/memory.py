@@ -52,7 +52,7 @@ def building_mb(*, graph_mb: int = 0, workspace_mb: int = WORKSPACE_MB) -> int:
 
 
 def read_memory(machine: Host | None = None) -> Memory | None:
-    """The kernel's memory figures; None on systems other than Linux."""
+    """The kernel's memory figures; None if the system does not report them."""
     machine = machine or Host()
     text = machine.text("proc/meminfo")
     if text is None:
@@ -64,9 +64,11 @@ def read_memory(machine: Host | None = None) -> Memory | None:
             zram_free_kib += int(size) - int(used)
     pairs = re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)
     mb = {name: int(kib) // 1024 for name, kib in pairs}
+    if "MemTotal" not in mb:  # a container may hide the file's content
+        return None
     return Memory(
         total_mb=mb["MemTotal"],
-        available_mb=mb["MemAvailable"],
+        available_mb=mb.get("MemAvailable", mb.get("MemFree", 0)),  # Windows' first WSL has one
         swap_mb=mb.get("SwapTotal", 0),
         swap_free_mb=max(0, mb.get("SwapFree", 0) - zram_free_kib // 1024),
         gpu_mb=mb.get("NvMapMemUsed", 0),

@@ -13,6 +13,7 @@ from typing import Any, TextIO, TypeGuard, cast
 # levels of JSON; a puzzle has three. The limit protects code that recurses over values
 MAX_DEPTH = 50
 MAX_FILE_BYTES = 1 << 28  # 256 MiB: the names of ARC's million variants take a tenth of it
+PIECE_BYTES = 1 << 20  # a read reserves as much memory, which `ulimit -v` counts
 COMMANDING = re.compile(
     "["
     "\x00-\x1f\x7f-\x9f"  # C0, DEL and C1: ESC begins a command
@@ -31,10 +32,13 @@ def text_of(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
 
 def text_in(read: Callable[[int], bytes], most_bytes: int = MAX_FILE_BYTES) -> str:
     """As `text_of`, the text of an open file from its `read`."""
-    content = read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise ValueError(f"it has more than {most_bytes} bytes")
-    return content.decode("utf-8-sig")
+    content = bytearray()
+    while len(content) <= most_bytes:
+        piece = read(PIECE_BYTES)
+        if not piece:
+            return content.decode("utf-8-sig")
+        content += piece
+    raise ValueError(f"it has more than {most_bytes} bytes")
 
 
 def lines_of(stream: TextIO, longest: int) -> Iterator[str]:
@@ -51,9 +55,9 @@ def lines_of(stream: TextIO, longest: int) -> Iterator[str]:
 
 
 def json_from(text: str) -> Any:
-    """`json.loads` that raises ValueError for values nested deeper than MAX_DEPTH."""
+    """`json.loads` that raises ValueError for a doubled name, and for depth beyond MAX_DEPTH."""
     try:
-        value: object = json.loads(text)
+        value: object = json.loads(text, object_pairs_hook=_each_once)
     except RecursionError:
         raise _too_deep() from None
     level = [value]
@@ -62,6 +66,13 @@ def json_from(text: str) -> Any:
         if not level:
             return value
     raise _too_deep()
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("an object has two values of one name")
+    return fields
 
 
 def object_of(file: Path, most_bytes: int = MAX_FILE_BYTES) -> dict[str, Any]:

@@ -71,7 +71,10 @@ else:
 
         The new limit is the hard one, or `wanted` if there is no hard limit.
         """
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        except OSError:  # a sandbox may forbid the call
+            return None
         if soft == resource.RLIM_INFINITY:
             return None
         raised = hard
@@ -91,7 +94,14 @@ else:
 
     @contextlib.contextmanager
     def signals_blocked() -> Generator[None]:
-        """Processes that start inside ignore Ctrl-C, SIGTERM and SIGHUP."""
+        """Processes that start inside ignore Ctrl-C, SIGTERM and SIGHUP.
+
+        They start in the current folder, or in / if it was removed.
+        """
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            os.chdir("/")
         # The start of the resource tracker unblocks the signals, so start it first.
         resource_tracker.ensure_running()
         signals = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}

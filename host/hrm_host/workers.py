@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context, parent_process
 from typing import TypeVar
 
@@ -20,6 +19,9 @@ def results_of(
     if num_workers <= 1 or len(jobs) <= 1:
         yield from map(function, jobs)
         return
+    # a thread that outlives the main one could not import this any more
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+
     most = min(num_workers, len(jobs), MAX_WORKERS)
     pool = ProcessPoolExecutor(most, mp_context=get_context("spawn"), initializer=end_with_parent)
     try:

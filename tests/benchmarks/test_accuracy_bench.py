@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench_tools import figures_of, refusal_of
+from cli_tools import json_of, rejected
 from odd_server import answer
 
 from hrm_benchmarks.accuracy import measure
+from hrm_benchmarks.cli import app
 from hrm_edge.solvers import Reply
 from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
@@ -85,25 +86,25 @@ def test_another_route_of_the_same_cost_is_right(way: str, wrong: int, over_leas
 
 
 def test_what_cannot_be_compared_or_proven_is_not_measured():
-    sentence = refusal_of("accuracy --bundle sudoku-6x6 --bundle maze-8x8")
+    sentence = rejected(app, "accuracy", "--bundle=sudoku-6x6", "--bundle=maze-8x8")
     assert "the bundles are for sudoku-6x6 and maze-8x8" in sentence
-    assert "cannot be proven" in refusal_of("accuracy --bundle arc-7x7")
+    assert "cannot be proven" in rejected(app, "accuracy", "--bundle=arc-7x7")
 
 
 def test_a_line_that_is_not_a_puzzle_is_named(tmp_path: Path):
     file = tmp_path / "hard.txt"
     file.write_text(f"11{'.' * 34}\n")
-    options = "accuracy --bundle sudoku-6x6 --board 6x6"
-    assert "line 1: " in refusal_of(f"{options} --questions {file}")
-    assert "the difficulty 'odd' does not exist" in refusal_of(f"{options} --difficulty odd")
+    options = ("accuracy", "--bundle=sudoku-6x6", "--board=6x6")
+    assert "line 1: " in rejected(app, *options, "--questions", file)
+    assert "the difficulty 'odd' does not exist" in rejected(app, *options, "--difficulty=odd")
 
 
 @pytest.mark.process
 def test_the_command_measures_bundles_beside_each_other():
     same = SHIPPED_BUNDLES / "sudoku-6x6.bundle"
-    models = f"--bundle sudoku-6x6 --bundle {same}"
-    sizes = "--puzzles 3 --attempts 1 --attempts 2 --max-segments 4 --slots 1"
-    levels = figures_of(f"accuracy {models} {sizes}")["rows"]
+    sizes = ("--puzzles=3", "--attempts=1", "--attempts=2", "--max-segments=4", "--slots=1")
+    models = ("--bundle=sudoku-6x6", f"--bundle={same}")
+    levels = json_of(app, "accuracy", *models, *sizes)["rows"]
     first_one, first_two, second_one, second_two = levels
     assert first_one["segments"] == second_one["segments"]
     assert first_two["segments"] == second_two["segments"]
@@ -116,11 +117,9 @@ def test_the_command_measures_bundles_beside_each_other():
 
 
 def test_smaller_boards_are_measured_in_the_frame_of_a_model():
-    levels = figures_of(
-        "accuracy --bundle maze-8x8 --board 5x7 --board 8x8 --puzzles 3 --attempts 1"
-    )
+    sizes = ("--board=5x7", "--board=8x8", "--puzzles=3", "--attempts=1")
+    levels = json_of(app, "accuracy", "--bundle=maze-8x8", *sizes)
     found = [(level["board"], level["solved"], level["wrong"]) for level in levels["rows"]]
     assert found == [("5x7", 3, 0), ("8x8", 3, 0)]
-    assert "a board of 9x8 does not fit maze-8x8" in refusal_of(
-        "accuracy --bundle maze-8x8 --board 9x8"
-    )
+    sentence = rejected(app, "accuracy", "--bundle=maze-8x8", "--board=9x8")
+    assert "a board of 9x8 does not fit maze-8x8" in sentence

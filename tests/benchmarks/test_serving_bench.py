@@ -1,76 +1,57 @@
 """`hrm-bench serve`, `segment` and `peers`: the steps of each policy, and real runs."""
 
-import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from bench_tools import figures_of
-from scripted_engine import Script, ScriptedEngine
+from cli_tools import json_of, ran
 from simulated_device import Device, SimulatedEngine, served
 from tiny_bundle import write_tiny_bundle
 
 from hrm_benchmarks import load, peers, policies
+from hrm_benchmarks.cli import app
 from hrm_benchmarks.command import PeerOptions, ServingOptions
 from hrm_benchmarks.peers import Peer, PuzzleLoad
+from hrm_benchmarks.policies import Bench
 from hrm_benchmarks.report import step_seconds
 from hrm_benchmarks.segments import SIDE, flop_of, rows_of
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_edge_runtime.engines.engine import Engine
 from hrm_puzzles import registry
-from hrm_puzzles.data.sources import Questions, questions_made
+from hrm_puzzles.data.sources import questions_made
 
 PUZZLE = registry.get("sudoku-4x4")
 SEGMENTS = [1, 4, 2, 1, 3]  # of the puzzles in order; two slots, one second per step
 NAMES = [policy.name for policy in policies.POLICIES]
 
 
-class VirtualClock:
-    """A clock that advances only in `sleep`, so accounting is exact and instant."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
-def tiny_bench() -> policies.Bench:
-    clock = VirtualClock()
-    questions = questions_made(PUZZLE, len(SEGMENTS), difficulty="easy", seed=0)
-    segments_of = {question.tokens_T.tobytes(): question for question in questions}
-
-    def play(tokens_T: np.ndarray) -> Script:
-        question = segments_of[tokens_T.tobytes()]
-        return Script(answer_T=question.labels_T, segments=SEGMENTS[question.index])
-
-    engine = ScriptedEngine(
-        num_slots=2, seq_len=PUZZLE.seq_len, play=play, step_s=1.0, sleep=clock.sleep
-    )
-    return bench_of(engine, questions, clock)
-
-
-def bench_of(engine: Engine, questions: Questions, clock: Callable[[], float]) -> policies.Bench:
-    return policies.Bench(
+def simulated(segments: Sequence[int], num_slots: int, limit: int) -> tuple[Bench, SimulatedEngine]:
+    """Puzzles of so many segments, on a device that takes a second a step and no time of a host."""
+    device = Device(name="even", step_s=lambda _: 1.0, host_factor=0.0, rates_per_s=())
+    questions = questions_made(PUZZLE, len(segments), difficulty="easy", seed=0)
+    recording = {}
+    for question in questions:
+        unsolved = [question.tokens_T] * (segments[question.index] - 1)
+        recording[question.tokens_T.tobytes()] = [*unsolved, question.labels_T]
+    engine = SimulatedEngine(recording, device, num_slots)
+    bench = Bench(
         engine=engine,
         puzzle=PUZZLE,
         puzzle_vector_E=np.zeros(1, np.float32),
         questions=questions,
-        rule=HaltingPolicy(kind="learned", max_segments=16),
-        clock=clock,
+        rule=HaltingPolicy(kind="verified", max_segments=limit),
+        clock=engine.now_s,
         title="tiny",
     )
+    return bench, engine
 
 
 def test_each_policy_takes_the_steps_of_its_rule():
-    rows = {row["policy"]: row for row in policies.measure(tiny_bench(), rounds=1)}
+    bench, _ = simulated(SEGMENTS, num_slots=2, limit=16)
+    rows = {row["policy"]: row for row in policies.measure(bench, rounds=1)}
     steps = {name: row["steps"] for name, row in rows.items()}
     assert steps == {
         "refill": 7,  # puzzles in the slots: 01 21 21 31 4 4 4
@@ -107,7 +88,7 @@ def test_the_command_measures_a_bundle_on_puzzles_from_a_file(tmp_path: Path):
     bundle = write_tiny_bundle(tmp_path / "tiny.bundle")
     csv = tmp_path / "puzzles.csv"
     csv.write_text("source,question,answer,rating\nours,1.3.341.2143432.,1234341221434321,0\n")
-    figures = figures_of(f"serve --bundle {bundle} --csv {csv} --slots 2 --cpu-clock")
+    figures = json_of(app, *f"serve --bundle {bundle} --csv {csv} --slots 2 --cpu-clock".split())
     rows = {row["policy"]: row for row in figures["rows"]}
     assert list(rows) == NAMES
     assert rows["refill"]["mean_segments"] == 6
@@ -118,7 +99,7 @@ def test_the_command_measures_a_bundle_on_puzzles_from_a_file(tmp_path: Path):
 def test_a_server_is_measured_through_http(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(load, "WARM_UP_S", 0.1)
     bundle = "--bundle sudoku-6x6 --puzzles 10 --slots 2"
-    figures = figures_of(f"serve --http {bundle} --seconds 1 --connections 4")
+    figures = json_of(app, *f"serve --http {bundle} --seconds 1 --connections 4".split())
     batches, singles = figures["rows"]
     for row in (batches, singles):
         assert 0 < row["share_of_bound"] <= 1.01
@@ -145,7 +126,7 @@ def test_a_ratio_is_the_speed_over_the_first_engine_and_a_share_that_of_a_produc
 @pytest.mark.process
 def test_a_segment_is_timed_on_every_engine():
     engines = "--bundle sudoku-6x6 --engine cpu:fp32 --engine cpu --batch 2"
-    figures = figures_of(f"segment {engines} --rounds 1 --turn-s 0")
+    figures = json_of(app, *f"segment {engines} --rounds 1 --turn-s 0".split())
     first, second = figures["rows"]
     assert (first["engine"], second["engine"]) == ("cpu:fp32", "cpu")
     assert first["ratio"] == 1.0
@@ -185,9 +166,7 @@ def test_serve_and_segment_need_nothing_that_a_jetson_lacks(tmp_path: Path):
     bundle = write_tiny_bundle(tmp_path / "tiny.bundle")
     short = {"serve": ["--puzzles=2"], "segment": ["--rounds=1", "--turn-s=0", "--batch=1"]}
     for name, options in short.items():
-        command = [sys.executable, "-c", ON_A_JETSON, name, f"--bundle={bundle}", *options]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, ended.stderr
+        ended = ran(sys.executable, "-c", ON_A_JETSON, name, f"--bundle={bundle}", *options)
         assert ended.stdout.count("\n| ") >= 3
 
 
@@ -231,20 +210,11 @@ MAX_SEGMENTS = 4
 
 
 def seconds_of_policies(num_slots: int) -> dict[str, float]:
-    """On a simulated device whose host takes no time."""
-    device = Device(name="even", step_s=lambda _: 1.0, host_factor=0.0, rates_per_s=())
-    questions = questions_made(PUZZLE, 8, difficulty="easy", seed=0)
-    recording = {}
-    for question in questions:
-        unsolved = [question.tokens_T] * (question.index % MAX_SEGMENTS)
-        recording[question.tokens_T.tobytes()] = [*unsolved, question.labels_T]
     seconds = {}
     for policy in policies.POLICIES:
-        engine = SimulatedEngine(recording, device, num_slots)
-        rule = HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS)
-        bench = bench_of(engine, questions, engine.now_s)._replace(rule=rule)
+        bench, engine = simulated([1, 2, 3, 4] * 2, num_slots, MAX_SEGMENTS)
         latencies_s, _ = served(policy, bench, engine)
-        assert len(latencies_s) == len(questions)
+        assert len(latencies_s) == 8
         seconds[policy.name] = engine.now_s()
     return seconds
 

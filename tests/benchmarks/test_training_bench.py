@@ -1,20 +1,20 @@
-"""`hrm-bench train`: equal work beside the published step, families and parts of the data."""
+"""`hrm-bench train`: equal work beside the published step, families and fewer puzzles."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from bench_tools import figures_of, refusal_of
+from cli_tools import json_of, rejected
 
+from hrm_benchmarks.cli import app
 from hrm_benchmarks.command import TrainingOptions
 from hrm_benchmarks.desktop import training
-from hrm_benchmarks.desktop.contest import COMPARED, FAMILIES, PartOfSource
-from hrm_puzzles import registry
-from hrm_puzzles.data.build import DataRecipe, build
-from hrm_train.batches import open_source
+from hrm_benchmarks.desktop.contest import COMPARED, FAMILIES, built
+from hrm_puzzles.data.datasets import SPLITS, open_split
 
 PUZZLE = "sudoku-4x4"
 TINY = {"hidden_size": 32, "num_heads": 2, "puzzle_vector_size": 32}
@@ -60,7 +60,7 @@ def test_unequal_work_under_the_name_of_equal_work_is_rejected(tmp_path: Path):
 @pytest.mark.process
 def test_the_command_measures_a_ratio_of_samples_not_of_steps():
     sizes = "--puzzle sudoku-4x4 --batch 2 --threads 1"
-    figures = figures_of(f"train {sizes} --rounds 1 --turn-s 0")
+    figures = json_of(app, *f"train {sizes} --rounds 1 --turn-s 0".split())
     windows = [1, 1, 4]
     plain_per_s = figures["rows"][0]["samples_per_s"]
     for row, window in zip(figures["rows"], windows, strict=True):
@@ -70,30 +70,30 @@ def test_the_command_measures_a_ratio_of_samples_not_of_steps():
 
 
 def test_every_family_is_compared_with_about_as_many_parameters():
-    names = " ".join(f"--puzzle {name}" for name in COMPARED)
-    rows = figures_of(f"train --compare {names} --puzzles 8 4 --cpu-s 0 --seed 3")["rows"]
+    names = [f"--puzzle={name}" for name in COMPARED]
+    sizes = ["--puzzles", "8", "4", "--cpu-s", "0", "--seed", "3"]
+    rows = json_of(app, "train", "--compare", *names, *sizes)["rows"]
     assert [row["model"] for row in rows] == [*FAMILIES] * len(COMPARED)
     assert {row["puzzles"] for row in rows} == {8}
     for row in rows:
         assert row["parameters"] == pytest.approx(150_000, rel=0.15), row
-    assert "use one of them" in refusal_of("train --compare --scaling")
+    assert "use one of them" in rejected(app, "train", "--compare", "--scaling")
 
 
 def test_every_part_gets_equal_samples_and_the_parts_double():
-    rows = figures_of(f"train --scaling --puzzle {PUZZLE} --puzzles 16 4 --samples 128")["rows"]
+    options = f"--puzzle {PUZZLE} --puzzles 16 4 --samples 128".split()
+    rows = json_of(app, "train", "--scaling", *options)["rows"]
     assert [row["puzzles"] for row in rows] == [2, 4, 8, 16]
     assert {row["samples"] for row in rows} == {128}
     assert len({row["steps"] for row in rows}) == 1
 
 
-def test_a_smaller_part_is_in_a_larger_one_and_draws_nothing_else(tmp_path: Path):
-    build(DataRecipe(puzzle=PUZZLE, num_train=32, num_test=4), tmp_path / "data")
-    whole = open_source(tmp_path / "data", "train", registry.get(PUZZLE))
-    chances_B2 = np.zeros((64, 2))
-    drawn = []
+def test_the_puzzles_of_a_smaller_part_are_in_a_larger_one(tmp_path: Path):
+    splits = []
     for count in (4, 8, 32):
-        part = PartOfSource(whole, count, seed=1)
-        groups_B = np.arange(64) % count
-        drawn.append(set(part.pick(groups_B, chances_B2).tolist()))
-        assert len(drawn[-1]) == count
-    assert drawn[0] < drawn[1] < drawn[2]
+        data = built(PUZZLE, tmp_path / f"{count}", (count, 4))
+        splits.append({name: open_split(data, name).inputs_NT[:] for name in SPLITS})
+    for smaller, larger in pairwise(splits):
+        assert np.array_equal(smaller["test"], larger["test"])
+        is_same_SL = (smaller["train"][:, None] == larger["train"]).all(axis=2)
+        assert is_same_SL.any(axis=1).all()

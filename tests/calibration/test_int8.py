@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from calibration_tools import SUDOKU, questions, random_inputs, run, small_graph, table
+from export_tools import SUDOKU, questions, random_inputs, run, small_graph, small_model, table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
@@ -54,7 +54,7 @@ def test_one_calibration_serves_both_widths_and_a_kept_budget_ranks_no_matrix():
 def own_answers(count: int) -> Questions:
     """Return puzzles labelled with the float graph's answers, so that INT8 must agree with it."""
     asked = questions(count)
-    inputs = random_inputs(count)
+    inputs = random_inputs(small_model(), count)
     inputs["tokens_BT"] = asked.tokens_NT
     inputs["puzzle_vector_BE"] = table()[asked.puzzle_ids_N]
     inputs["fresh_B"][:] = True

@@ -8,11 +8,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from calibration_tools import random_inputs, run, small_graph
-from export_tools import random_inputs as inputs_of_model
-from export_tools import relational_sizes, small_model
+from bundle_tools import step_graph
+from export_tools import random_inputs, relational_sizes, run, small_graph, small_model
 from onnx import TensorProto, numpy_helper
-from step_bundle import step_graph
 
 from hrm_calibration.half import float32_nodes, half_graph
 from hrm_calibration.int8 import for_cpus
@@ -130,15 +128,22 @@ def test_a_matrix_comes_back_within_half_a_step_with_normal_scales():
     assert (np.abs(rounded * scale_O - matrix).max(axis=0) <= scale_O / 2 + 1e-7).all()
 
 
+def assert_same(
+    one: onnx.ModelProto, other: onnx.ModelProto, inputs: dict[str, np.ndarray]
+) -> None:
+    """Both graphs compute the same values to the last bit."""
+    expected = run(other, inputs)
+    for name, values in run(one, inputs).items():
+        assert np.array_equal(values, expected[name]), name
+
+
 def test_signed_and_unsigned_are_the_same_function_to_the_last_bit():
     signed = quantize(GRAPH, SCALES, weight_bits=7)
-    inputs = random_inputs(5)
+    inputs = random_inputs(small_model(), 5)
+    inputs["fresh_B"][::3] = True
     inputs["z_high_BND"][0] *= 40  # far beyond every scale: clipping is the same too
     moved = unsigned(signed)
-    one = run(signed, inputs)
-    other = run(moved, inputs)
-    for name, values in one.items():
-        assert np.array_equal(values, other[name]), name
+    assert_same(signed, moved, inputs)
     zeros = [tensor for name, tensor in stored(moved).items() if name.startswith("zero_")]
     assert [zero.data_type for zero in zeros] == [TensorProto.UINT8]
 
@@ -161,7 +166,7 @@ def test_a_product_of_cells_is_the_convolution_that_it_replaces(puzzle: str):
     graph = segment_graph(model)
     scales = {site.name: 0.05 for site in call_sites(graph)}
     signed = quantize(graph, scales, weight_bits=7)
-    inputs = inputs_of_model(model, 3)
+    inputs = random_inputs(model, 3)
     products = with_products(signed)
     assert num_convolutions(products) < num_convolutions(signed)
     one = run(signed, inputs)
@@ -193,12 +198,10 @@ def test_weight_only_all_through_is_the_float_graph_with_rounded_weights(
     model = small_model(**sizes, low_layers=1)
     graph = segment_graph(model)
     weights = {site.weight for site in call_sites(graph)}
-    inputs = inputs_of_model(model, 3)
+    inputs = random_inputs(model, 3)
     forms = {127: quantize(graph, {}, weight_only=weights), 64: for_cpus(graph, {}, weights)}
     for limit, form in forms.items():
-        ours = run(form, inputs)
-        for name, values in run(with_rounded_weights(graph, limit), inputs).items():
-            assert np.array_equal(ours[name], values), name
+        assert_same(form, with_rounded_weights(graph, limit), inputs)
 
 
 def test_a_graph_that_is_quantized_already_is_rejected():
@@ -226,7 +229,7 @@ def test_a_block_of_a_grid_is_two_convolutions_and_both_are_call_sites():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_row_has_the_same_bits_in_every_batch(form: str):
-    inputs = inputs_of_model(GRID, 8)
+    inputs = random_inputs(GRID, 8)
     together = run(FORMS[form], inputs, optimized=True)
     for size in (1, 3):
         few = {name: rows_B[:size] for name, rows_B in inputs.items()}
@@ -236,10 +239,7 @@ def test_a_row_has_the_same_bits_in_every_batch(form: str):
 
 def test_the_form_for_cpus_is_the_signed_function_if_nothing_is_clipped():
     signed = quantize(GRID_GRAPH, CLIPS_NOTHING, weight_bits=7)
-    inputs = inputs_of_model(GRID, 3)
-    ours = run(FORMS["int8"], inputs)
-    for name, values in run(signed, inputs).items():
-        assert np.array_equal(values, ours[name]), name
+    assert_same(FORMS["int8"], signed, random_inputs(GRID, 3))
 
 
 def test_every_convolution_for_cpus_runs_in_integers(tmp_path: Path):

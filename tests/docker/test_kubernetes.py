@@ -2,18 +2,18 @@
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_tools import ran
+from files import ROOT, text_of
 
 from hrm_edge_server.middleware import OPEN_PATHS
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 yaml = pytest.importorskip("yaml")
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docker" / "kubernetes"
 FILES = sorted(file for file in FOLDER.rglob("*.yaml") if file.name != "kustomization.yaml")
 OVERLAYS = {
@@ -39,9 +39,7 @@ def overlaid(name: str) -> list[Manifest]:
     command = [kubectl, "kustomize", str(FOLDER / name)]
     if Path(kubectl).name == "kustomize":
         command = [kubectl, "build", str(FOLDER / name)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return manifests_in(done.stdout)
+    return manifests_in(ran(*command).stdout)
 
 
 def only(kind: str, manifests: list[Manifest]) -> Manifest:
@@ -98,7 +96,7 @@ def test_a_labeled_jetson_gets_one_pod_whose_engines_stay_on_the_board():
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pod["volumes"]}
     mounts = {mount["mountPath"]: paths[mount["name"]] for mount in container["volumeMounts"]}
-    composed = yaml.safe_load((ROOT / "docker" / "compose.jetson.yaml").read_text())
+    composed = yaml.safe_load(text_of("docker/compose.jetson.yaml"))
     for volume in composed["services"]["hrm"]["volumes"]:
         source, target, *_ = volume.split(":")
         if source == "hrm-engines":
@@ -125,7 +123,7 @@ def test_the_proxies_find_the_ready_pods_by_the_name_of_their_port():
     assert proxy["replicas"] > 1
     (container,) = proxy["template"]["spec"]["containers"]
     variables = {variable["name"]: variable.get("value") for variable in container["env"]}
-    configuration = (ROOT / "docker" / "haproxy.cfg").read_text()
+    configuration = text_of("docker/haproxy.cfg")
     assert set(re.findall(r"\$\{(\w+)\}", configuration)) == variables.keys()
     (boards,) = (one for one in made if one["spec"].get("clusterIP") == "None")
     name = f"{boards['metadata']['name']}.default.svc.cluster.local"
@@ -162,6 +160,6 @@ def test_probes_and_the_drain_are_those_of_the_server():
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["path"] in OPEN_PATHS  # probes send no key
     pause_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
-    options = (ROOT / "docs" / "api.md").read_text()
+    options = text_of("docs/api.md")
     drain = re.search(r"`--drain-seconds` \| `([\d.]+)`", options)
     assert spec["terminationGracePeriodSeconds"] >= pause_s + float(drain[1]) + 5

@@ -6,7 +6,7 @@ from shutil import copytree
 
 import pytest
 from service_tools import Server, running
-from tiny_bundle import write_tiny_bundle, write_tiny_graph
+from tiny_bundle import write_tiny_bundle
 
 
 @pytest.fixture(scope="session")
@@ -20,12 +20,6 @@ def server() -> Iterator[Server]:
     """A ready scripted server with quick steps, shared; leave it as you found it."""
     with running() as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def tiny_graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real step graph; read it only."""
-    return write_tiny_graph(tmp_path_factory.mktemp("graph") / "step.onnx")
 
 
 @pytest.fixture(scope="session")

@@ -2,17 +2,14 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from calibration_tools import questions
-from cli_tools import rejected, succeeded
+from cli_tools import json_of, ran, rejected, succeeded
 from echo_bundle import write_echo_bundle
-from export_tools import relational_sizes, small_model
+from export_tools import SUDOKU, questions, relational_sizes, small_model
 
 from hrm_export.eval_cli import main as app
 from hrm_model import checkpoint
@@ -23,8 +20,6 @@ from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data import datasets
 from hrm_train.batches import open_source
 from hrm_train.evaluate import evaluate as validate
-
-SUDOKU = registry.get("sudoku-4x4")
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +41,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def report_of(*arguments: object) -> dict[str, Any]:
-    return json.loads(succeeded(app, *arguments, "--json").stdout)
-
-
 def test_the_table_has_a_row_per_policy(bundle: Path, data: Path):
     rows = rows_of(succeeded(app, bundle, "--data", data).stdout)
     assert rows[0] == ["halting", "all (6)", "0 (2)", "1-9 (2)", "20-49 (2)"]
@@ -66,8 +57,8 @@ def rows_of(table: str) -> list[list[str]]:
 
 def test_chosen_and_fresh_puzzles_are_repeatable(bundle: Path, data: Path):
     for source in (data, "sudoku-4x4"):
-        one = report_of(bundle, "--data", source, "--puzzles", 3)
-        assert one == report_of(bundle, "--data", source, "--puzzles", 3)
+        one = json_of(app, bundle, "--data", source, "--puzzles", 3)
+        assert one == json_of(app, bundle, "--data", source, "--puzzles", 3)
         assert one["plain"]["scores"]["all"]["num_puzzles"] == 3
 
 
@@ -76,7 +67,7 @@ def test_a_checkpoint_is_evaluated_as_training_validates_it(data: Path, tmp_path
     model = small_model(num_puzzle_ids=1, max_segments=3)
     checkpoint.save(run / "step_1", model, {"puzzle": "sudoku-4x4"})
     checkpoint.point(run / "latest", run / "step_1")
-    report = report_of(run, "--data", data, "--slots", 4)
+    report = json_of(app, run, "--data", data, "--slots", 4)
     held = open_source(data, "test", SUDOKU)
     expected = validate(model, SUDOKU, held.rows(np.arange(len(held))))
     learned = report["plain"]["scores"]["all"]
@@ -94,7 +85,7 @@ def test_variants_of_a_task_vote(tmp_path: Path):
     num_ids = open_source(tmp_path / "data", "test", arc).num_puzzle_ids
     model = small_model(vocab_size=12, seq_len=49, num_puzzle_ids=num_ids, max_segments=2)
     checkpoint.save(tmp_path / "step_1", model, {"puzzle": "arc-7x7"})
-    report = report_of(tmp_path / "step_1", "--data", tmp_path / "data")
+    report = json_of(app, tmp_path / "step_1", "--data", tmp_path / "data")
     assert report["verified"] is None
     assert {"1", "2"} <= report["pass_at"].keys()
 
@@ -118,7 +109,7 @@ def test_what_a_checkpoint_cannot_do_is_rejected(
     data: Path, tmp_path: Path, options: tuple[str], saying: str
 ):
     checkpoint.save(tmp_path / "step_1", small_model(), {"puzzle": "sudoku-4x4"})
-    assert saying in rejected(app, tmp_path / "step_1", "--data", data, *options).stderr
+    assert saying in rejected(app, tmp_path / "step_1", "--data", data, *options)
 
 
 WITHOUT_PYTORCH = """
@@ -133,25 +124,20 @@ main()
 @pytest.mark.process
 def test_a_bundle_is_evaluated_on_an_install_without_pytorch(bundle: Path, data: Path):
     run = [sys.executable, "-c", WITHOUT_PYTORCH]
-    sides = [[bundle], [bundle, bundle]]
-    for subjects in sides:
-        command = [*run, *subjects, "--data", data, "--json"]
-        ended = subprocess.run(command, capture_output=True, text=True)
-        assert ended.returncode == 0, ended.stderr
-        assert json.loads(ended.stdout)
-    ended = subprocess.run([*run, data, "--data", data], capture_output=True, text=True)
+    for subjects in ([bundle], [bundle, bundle]):
+        assert json.loads(ran(*run, *subjects, "--data", data, "--json").stdout)
+    ended = ran(*run, data, "--data", data, status=3)
     assert "pip install 'hrm-edge[export]'" in ended.stderr
 
 
 def test_unfit_data_of_a_bundle_is_rejected(bundle: Path, data: Path, tmp_path: Path):
     boards_NT = np.full((2, 36), 2)
     datasets.write_split(tmp_path, "test", boards_NT, boards_NT, puzzle=registry.get("sudoku-6x6"))
-    ended = rejected(app, bundle, "--data", tmp_path)
-    assert "36 positions of 8 tokens, but sudoku-4x4 has 16 of 6" in ended.stderr
-    ended = rejected(app, bundle, "--data", "nothing")
-    assert "nothing is neither a path nor the puzzle of the model" in ended.stderr
-    ended = rejected(app, bundle, "--data", data, "--engine", "cpu:int8")
-    assert "choose one of fp32" in ended.stderr
+    sentence = rejected(app, bundle, "--data", tmp_path)
+    assert "36 positions of 8 tokens, but sudoku-4x4 has 16 of 6" in sentence
+    sentence = rejected(app, bundle, "--data", "nothing")
+    assert "nothing is neither a path nor the puzzle of the model" in sentence
+    assert "choose one of fp32" in rejected(app, bundle, "--data", data, "--engine", "cpu:int8")
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +161,7 @@ def folder(bundle: Path) -> Path:
 def test_paired_models(
     folder: Path, data: Path, first: str, second: str, num_lost: int, num_won: int
 ):
-    proven = report_of(folder / first, folder / second, "--data", data)["proven"]
+    proven = json_of(app, folder / first, folder / second, "--data", data)["proven"]
     assert (proven["num_lost"], proven["num_won"]) == (num_lost, num_won)
     interval = (proven["low"], proven["high"])
     assert interval == pytest.approx(loss_interval(num_lost, num_won, 6))
@@ -206,6 +192,6 @@ def test_the_better_model_is_named_when_the_interval_decides(num_lost: int, num_
 
 def test_models_of_two_boards_cannot_be_compared(folder: Path, data: Path):
     sides = (folder / "echo.bundle", folder / "step_2")
-    assert "give two models of one board" in rejected(app, *sides, "--data", data).stderr
+    assert "give two models of one board" in rejected(app, *sides, "--data", data)
     other = ("sudoku", "--board", "sudoku-6x6", "--data", data)
-    assert "sudoku is a bundle, of one board; omit --board" in rejected(app, *other).stderr
+    assert "sudoku is a bundle, of one board; omit --board" in rejected(app, *other)

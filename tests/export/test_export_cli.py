@@ -1,7 +1,6 @@
 """hrm-export from end to end: a checkpoint goes in, and a bundle that solves puzzles comes out."""
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -13,9 +12,10 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from cli_tools import invoked, rejected, succeeded
+from cli_tools import invoked, json_of, rejected, succeeded
 from click.testing import Result
-from export_tools import TRM_MIXER, data_set, relational_sizes, replayed, small_model
+from export_tools import SUDOKU, TRM_MIXER, data_set, relational_sizes, replayed, small_model
+from stand_ins import FAKES, python_path
 from train_tools import losses, small_trainer
 
 from hrm_calibration.rollouts import run_questions
@@ -41,12 +41,10 @@ from hrm_puzzles.data.sources import Questions, questions_made
 from hrm_train.batches import open_source
 from hrm_train.hardware import PRESETS
 
-SUDOKU = registry.get("sudoku-4x4")
 PLAIN = {"num_puzzle_ids": 1, "max_segments": 4}
 QUICK = {"high_cycles": 1, "low_cycles": 1, "low_layers": 1}
 CONFIG = small_model(num_puzzle_ids=1).config
 FEW = ("--golden", "4", "--held-out", "16")
-FAKES = Path(__file__).parents[1] / "support" / "fakes"
 
 
 def saved(path: Path, puzzle: object = "sudoku-4x4", **changes: Any) -> Path:
@@ -68,7 +66,7 @@ def bundle_of(source: Path, out: Path, *options: str) -> Bundle:
 
 
 def assert_rejected(source: Path, out: Path, *options: str, saying: str) -> None:
-    assert saying in rejected(app, source, "--out", out, *FEW, *options).stderr
+    assert saying in rejected(app, source, "--out", out, *FEW, *options)
     assert not out.exists()
 
 
@@ -139,13 +137,12 @@ def test_build_engine_keeps_the_bundle(
 ):
     """Over the stand-in for TensorRT and PyCUDA; the second time without either."""
     source = saved(tmp_path / "step_12", **QUICK)
-    here = os.environ.get("PYTHONPATH", "")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), here]))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    exported(source, tmp_path / "built.bundle", "--build-engine")
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", python_path(FAKES))
+        exported(source, tmp_path / "built.bundle", "--build-engine")
     (plan,) = tmp_path.glob("cache/**/*.plan")
     assert "-fp32-" in plan.name
-    monkeypatch.setenv("PYTHONPATH", here)
     plain = ("--out", tmp_path / "plain.bundle", "--build-engine")
     assert invoked(app, source, *FEW, *plain).exit_code == 1
     assert "python3-libnvinfer" in capfd.readouterr().err
@@ -220,7 +217,7 @@ def test_json_holds_every_precision_and_the_times_by_which_auto_chooses(tmp_path
     data = data_set(tmp_path / "data", SUDOKU, 80)
     out = tmp_path / "one.bundle"
     forms = ("--fp16", "--int8", "--calib", "sudoku", "--data", str(data), "--max-loss", "100")
-    found = json.loads(exported(source, out, *forms, "--json").stdout)
+    found = json_of(app, source, "--out", out, *FEW, *forms)
     rows = found["precisions"]
     ratios = [row["ratio"] for row in rows]
     assert [row["precision"] for row in rows] == ["fp32", "fp16", "int8"]
@@ -256,8 +253,7 @@ def test_calib_selects_a_run(run: Path):
     ],
 )
 def test_without_a_checkpoint_it_says_what_to_give(options: tuple[str, ...], saying: str):
-    result = rejected(app, *options)
-    assert saying in result.stderr
+    assert saying in rejected(app, *options)
 
 
 @pytest.mark.parametrize(
@@ -287,8 +283,7 @@ def test_a_checkpoint_and_options_that_do_not_go_together_are_rejected(
 def test_a_bundle_that_is_there_already_is_not_overwritten(tmp_path: Path):
     out = tmp_path / "tiny.bundle"
     out.mkdir()
-    ended = rejected(app, saved(tmp_path / "step_12"), "--out", out, *FEW)
-    assert "already exists" in ended.stderr
+    assert "already exists" in rejected(app, saved(tmp_path / "step_12"), "--out", out, *FEW)
     assert list(out.iterdir()) == []
 
 

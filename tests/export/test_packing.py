@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cli_tools import succeeded
-from export_tools import random_questions, replayed, small_model
+from bundle_tools import with_manifest
+from cli_tools import json_of
+from export_tools import SUDOKU, random_questions, replayed, small_model
 from onnx import numpy_helper
 
 from hrm_calibration.judge import (
@@ -32,9 +33,7 @@ from hrm_host.progress import Stages, stages_on
 from hrm_parity.cli import ParityOptions, compare_engines
 from hrm_parity.cli import main as parity_main
 from hrm_parity.report import breaks
-from hrm_puzzles import registry
 
-SUDOKU = registry.get("sudoku-4x4")
 PRECISIONS = ("fp32", "fp16", "int8")
 META = {"step": 7, "puzzle": "sudoku-4x4", "best_loss": float("inf"), "final": True, "nested": {}}
 
@@ -106,8 +105,7 @@ def test_the_unrolled_graph_is_the_loop_over_its_step_graph(whole: Bundle, preci
     stated = {entry.key: entry.value for entry in graph.metadata_props}
     assert stated["num_segments"] == "3"
     assert float(stated["threshold"]) == whole.manifest.halting_policy(precision).threshold
-    options = ("--engine", f"unrolled:{precision}", "--json")
-    found = json.loads(succeeded(parity_main, whole.path, *options).stdout)
+    found = json_of(parity_main, whole.path, "--engine", f"unrolled:{precision}")
     assert found["passed"]
     assert (found["num_different_final_answers"], found["num_different_halts"]) == (0, 0)
     assert found["num_puzzles"] == len(whole.golden().tokens_BT)
@@ -119,33 +117,20 @@ def test_an_unrolled_graph_that_halts_otherwise_breaks_a_gate(whole: Bundle, tmp
     step = onnx.load(whole.graph_path("fp32"))
     onnx.save(unrolled_graph(step, HaltingPolicy(kind="fixed"), 3), file)
     halting = whole.manifest.halting.model_copy(update={"threshold": -1e6})
-    changes = {"halting": halting, "curves": {}, "unrolled": {"fp32": str(file)}}
-    swapped = replace(whole, manifest=whole.manifest.model_copy(update=changes))
+    swapped = with_manifest(whole, halting=halting, curves={}, unrolled={"fp32": str(file)})
     found = compare_engines(swapped, ParityOptions(engine="unrolled:fp32", threads=1))
     assert found.report.num_different_halts == found.report.num_puzzles
     assert "share of different_halts at the end" in str(found.breaks[-1])
 
 
 def test_a_step_graph_in_the_place_of_an_unrolled_one_is_rejected(whole: Bundle):
-    manifest = whole.manifest.model_copy(update={"unrolled": {"fp32": "step.fp32.onnx"}})
-    swapped = replace(whole, manifest=manifest)
+    swapped = with_manifest(whole, unrolled={"fp32": "step.fp32.onnx"})
     saying = "is not an unrolled graph: export the bundle again with --loop unrolled"
     with pytest.raises(BundleError, match=saying):
         UnrolledEngine(swapped, precision="fp32", num_slots=1)
     saying = r"holds no unrolled 'int8' graph but those of \['fp32'\]"
     with pytest.raises(BundleError, match=saying):
         swapped.unrolled_path("int8")
-
-
-def test_a_threshold_that_is_not_given_is_chosen_from_the_curve(whole: Bundle):
-    manifest = whole.manifest
-    curve = manifest.curves["fp32"]
-    assert manifest.halting.threshold == curve.threshold
-    by_threshold = {point.threshold: point for point in curve.points}
-    last = by_threshold[max(by_threshold)]  # nobody stops before the last segment
-    point = by_threshold[curve.threshold]
-    assert point.exact >= last.exact - 0.005
-    assert point.mean_segments <= last.mean_segments == 6
 
 
 def test_lossy_precisions_are_rejected(tmp_path: Path):

@@ -5,10 +5,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import export_tools as tools
 import numpy as np
 import onnx
 import pytest
+from export_tools import (
+    SUDOKU,
+    TRM,
+    TRM_MIXER,
+    engine_of,
+    random_inputs,
+    random_questions,
+    ranges_of,
+    relational_sizes,
+    run,
+    small_model,
+)
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
@@ -22,7 +33,6 @@ from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import record
 from hrm_export.unrolled import unrolled_graph
-from hrm_puzzles import registry
 
 MODELS = {
     "rotary": {"positions": "rope"},
@@ -31,27 +41,26 @@ MODELS = {
     "single-cycles": {"high_cycles": 1, "low_cycles": 1, "low_layers": 1, "halt_rule": "q_halt"},
     "many-cycles": {"high_cycles": 2, "low_cycles": 3, "high_layers": 2},
     "transformer": {"arch": "transformer", "max_segments": 1, "high_layers": 2},
-    "trm": tools.TRM,
-    "trm-mixer": tools.TRM_MIXER,
+    "trm": TRM,
+    "trm-mixer": TRM_MIXER,
     "nine-by-nine": {"vocab_size": 11, "seq_len": 81, "hidden_size": 48, "num_heads": 3},
 }
 for puzzle in ("sudoku-4x4", "sudoku-6x6", "maze-8x8", "arc-7x7"):
-    MODELS[puzzle] = {**tools.relational_sizes(puzzle), "low_cycles": 1}
+    MODELS[puzzle] = {**relational_sizes(puzzle), "low_cycles": 1}
 ADDED_LATER = {"QuantizeLinear", "DequantizeLinear", "And", "Greater", "Not"}
 """Operators of quantizing and unrolling."""
 MAX_RANK = 5
 Change = Callable[[onnx.ModelProto], None]
 LOGIT_TOLERANCE = 1e-4  # float32 sums in another order, carried through 16 segments
 assert_near = partial(np.testing.assert_allclose, rtol=0, atol=LOGIT_TOLERANCE)
-SUDOKU = registry.get("sudoku-4x4")
 
 
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
 def test_every_segment_agrees_with_pytorch(changes: dict[str, Any], tmp_path: Path):
-    model = tools.small_model(**changes)
-    questions = tools.random_questions(model, 5)
+    model = small_model(**changes)
+    questions = random_questions(model, 5)
     truth = record(model, questions)
-    engine = tools.engine_of(segment_graph(model), model, questions, tmp_path)
+    engine = engine_of(segment_graph(model), model, questions, tmp_path)
     assert len(truth.answer_SBT) == model.config.max_segments
     for segment, answer_BT in enumerate(truth.answer_SBT):
         output = engine.step(5)
@@ -64,14 +73,14 @@ def test_every_segment_agrees_with_pytorch(changes: dict[str, Any], tmp_path: Pa
 
 
 def test_garbage_in_the_carry_of_a_fresh_row_never_leaks():
-    model = tools.small_model()
+    model = small_model()
     graph = segment_graph(model)
-    inputs = tools.random_inputs(model, 4)
+    inputs = random_inputs(model, 4)
     inputs["fresh_B"][[1, 3]] = True
-    clean = tools.run_once(graph, inputs)
+    clean = run(graph, inputs)
     for name in ("z_high_BND", "z_low_BND"):
         inputs[name][[1, 3]] = np.nan
-    spoilt = tools.run_once(graph, inputs)
+    spoilt = run(graph, inputs)
     for name, array in clean.items():
         assert np.array_equal(array, spoilt[name]), name
 
@@ -87,7 +96,7 @@ def stored_sizes(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def test_every_weight_is_stored_once_however_often_it_is_used():
-    model = tools.small_model(high_cycles=2, low_cycles=3)
+    model = small_model(high_cycles=2, low_cycles=3)
     weights = dict(model.state_dict())
     del weights["puzzle_table"]
     num_values = 2 * model.config.num_positions * model.config.head_size  # tables of sine, cosine
@@ -105,7 +114,7 @@ def test_every_weight_is_stored_once_however_often_it_is_used():
 def test_the_list_of_operators_is_what_the_graphs_use():
     used = set()
     for changes in MODELS.values():
-        graph = segment_graph(tools.small_model(**changes)).graph
+        graph = segment_graph(small_model(**changes)).graph
         used.update(node.op_type for node in graph.node)
     assert used == OPERATORS - ADDED_LATER
     assert not used & {"Attention", "RMSNormalization", "RotaryEmbedding", "Shape", "Constant"}
@@ -121,7 +130,7 @@ def largest_rank(model: onnx.ModelProto) -> int:
 @pytest.mark.parametrize("changes", MODELS.values(), ids=MODELS)
 def test_no_tensor_has_more_axes_than_other_runtimes_compute(changes: dict[str, Any]):
     """OpenVINO adds seven axes wrongly, without an error."""
-    assert largest_rank(segment_graph(tools.small_model(**changes))) <= MAX_RANK
+    assert largest_rank(segment_graph(small_model(**changes))) <= MAX_RANK
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED_BUNDLES.glob("*.bundle/*.onnx")), ids=str)
@@ -153,7 +162,7 @@ FAULTS = {
 
 @pytest.mark.parametrize(("change", "saying"), FAULTS.values(), ids=FAULTS)
 def test_a_graph_that_breaks_a_rule_is_rejected(change: Change, saying: str):
-    model = segment_graph(tools.small_model())
+    model = segment_graph(small_model())
     check_graph(model)
     change(model)
     with pytest.raises(match=saying):
@@ -176,19 +185,20 @@ def threshold_that_parts(margin_SB: np.ndarray) -> float:
     ids=["rotary", "no-prefix"],
 )
 def test_rows_halt_where_the_loop_halts_them(changes: dict[str, Any], tmp_path: Path):
-    model = tools.small_model(max_segments=6, **changes)
-    questions = tools.random_questions(model, 12)
+    model = small_model(max_segments=6, **changes)
+    questions = random_questions(model, 12)
     table = model.puzzle_table.numpy()
     threshold = threshold_that_parts(record(model, questions).halt_margin_SB)
     policy = HaltingPolicy(kind="learned", threshold=threshold, max_segments=6)
     graph = segment_graph(model)
-    engine = tools.engine_of(graph, model, questions, tmp_path)
+    engine = engine_of(graph, model, questions, tmp_path)
     ended = sorted(
-        run_questions(engine, SUDOKU, questions, table, policy), key=lambda one: one.attempt_id
+        run_questions(engine, SUDOKU, questions, table, policy),
+        key=lambda one: one.attempt_id,
     )
     inputs = {"tokens_BT": questions.tokens_NT}
     inputs["puzzle_vector_BE"] = table[questions.puzzle_ids_N]
-    ours = tools.run_once(unrolled_graph(graph, policy, 6), inputs)
+    ours = run(unrolled_graph(graph, policy, 6), inputs)
     assert len(np.unique(ours["segments_B"])) > 2
     assert ours["segments_B"].tolist() == [one.segments for one in ended]
     assert np.array_equal(ours["answer_BT"], [one.answer_T for one in ended])
@@ -198,7 +208,7 @@ def test_rows_halt_where_the_loop_halts_them(changes: dict[str, Any], tmp_path: 
 
 
 def test_more_segments_add_no_weights_and_repeat_nothing_that_no_carry_reaches():
-    graph = segment_graph(tools.small_model())
+    graph = segment_graph(small_model())
     whole = unrolled_graph(graph, HaltingPolicy(), 4)
     assert stored_sizes(whole) == stored_sizes(graph)
     names = [node.name for node in whole.graph.node]
@@ -207,21 +217,21 @@ def test_more_segments_add_no_weights_and_repeat_nothing_that_no_carry_reaches()
 
 def test_a_margin_equal_to_the_threshold_goes_on_as_in_the_loop():
     """The float32 nearest to 0.1 is larger, and the loop compares in float64, so it halts there."""
-    model = tools.small_model(halt_rule="q_halt")
+    model = small_model(halt_rule="q_halt")
     model.q_head.weight.data.zero_()
     model.q_head.bias.data.fill_(0.1)
     graph = segment_graph(model)
     for threshold, segments in ((0.1, 1), (float(np.float32(0.1)), 3)):
         whole = unrolled_graph(graph, HaltingPolicy(threshold=threshold), 3)
-        outputs = tools.run_once(whole, tools.random_inputs(model, 2))
+        outputs = run(whole, random_inputs(model, 2))
         assert outputs["segments_B"].tolist() == [segments, segments]
 
 
 def test_one_segment_is_a_graph_and_none_is_rejected():
-    model = tools.small_model(arch="transformer", max_segments=1)
+    model = small_model(arch="transformer", max_segments=1)
     graph = segment_graph(model)
     whole = unrolled_graph(graph, HaltingPolicy(), 1)
-    assert tools.run_once(whole, tools.random_inputs(model, 3))["segments_B"].tolist() == [1, 1, 1]
+    assert run(whole, random_inputs(model, 3))["segments_B"].tolist() == [1, 1, 1]
     with pytest.raises(ValueError, match="needs 1 or more segments, not 0"):
         unrolled_graph(graph, HaltingPolicy(), 0)
 
@@ -244,7 +254,7 @@ def norms_of(graph: onnx.ModelProto) -> set[str]:
 
 
 def test_it_takes_and_gives_the_same_and_stores_every_weight_once_in_half_the_bytes():
-    graph = segment_graph(tools.small_model(hidden_size=64, high_layers=2))
+    graph = segment_graph(small_model(hidden_size=64, high_layers=2))
     half = half_graph(graph, ())
     check_graph(half)
     assert stored_sizes(half) == stored_sizes(graph)
@@ -257,10 +267,10 @@ def test_it_takes_and_gives_the_same_and_stores_every_weight_once_in_half_the_by
 
 
 def test_within_the_range_of_float16_every_normalization_and_nothing_else_stays_float32():
-    model = tools.small_model()
+    model = small_model()
     graph = segment_graph(model)
     assert norms_of(graph)
-    assert float32_nodes(graph, tools.ranges_of(model, SUDOKU, 4)) == norms_of(graph)
+    assert float32_nodes(graph, ranges_of(model, SUDOKU, 4)) == norms_of(graph)
 
 
 def logits_of(graph: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -271,15 +281,15 @@ def logits_of(graph: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> np.ndarr
 
 
 def test_a_float32_node_keeps_finite_what_would_overflow():
-    model = tools.small_model()
+    model = small_model()
     for level in (model.low_level, model.high_level):
         for block in level.layers:  # its second normalization squares values beyond float16
             block.mlp.down_proj.weight.data *= 4000
     graph = segment_graph(model)
-    inputs = tools.random_inputs(model, 2)
+    inputs = random_inputs(model, 2)
     truth = logits_of(graph, inputs)
     spoilt = logits_of(half_graph(graph, ()), inputs)
-    kept_ones = float32_nodes(graph, tools.ranges_of(model, SUDOKU, 4))
+    kept_ones = float32_nodes(graph, ranges_of(model, SUDOKU, 4))
     kept = logits_of(half_graph(graph, kept_ones), inputs)
     assert np.abs(spoilt - truth).max() > 5 * HALF_TOLERANCE
     # sums in the hundreds are rounded in float16 beside it
@@ -287,7 +297,7 @@ def test_a_float32_node_keeps_finite_what_would_overflow():
 
 
 def test_a_quantized_graph_becomes_half_around_its_integers():
-    graph = segment_graph(tools.small_model())
+    graph = segment_graph(small_model())
     signed = quantize(graph, {site.name: 0.05 for site in call_sites(graph)})
     half = half_graph(signed, float32_nodes(signed, {}))
     check_graph(half)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from step_bundle import step_graph
+from bundle_tools import step_graph
 
 from hrm_calibration.attempts import TaskScores, task_scores
 from hrm_calibration.rollouts import ServedGraph

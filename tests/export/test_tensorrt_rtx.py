@@ -25,9 +25,8 @@ from export_tools import ranges_of
 
 from hrm_calibration.half import float32_nodes, half_graph
 from hrm_calibration.quantize import call_sites, quantize
-from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
-from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
+from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.engines.trt.api import ShapeRange, plan_from_onnx
 from hrm_edge_runtime.engines.trt.profiles import Profile
 from hrm_export.segment import segment_graph
@@ -59,9 +58,9 @@ NAMES_PER_ATTENTION = 3  # times that the plan spells the name of a fused attent
 WEIGHTS = re.compile(r"Total Weights Memory: (\d+)")
 LAYER = re.compile(r"^Name: .+?_myl(\d+)_\d+, LayerType: \w+, .*?StreamId: (\d+)", re.MULTILINE)
 SHIPPED = [
-    (path.stem, precision)
-    for path in sorted(SHIPPED_BUNDLES.glob("*.bundle"))
-    for precision in Bundle.open(path).manifest.precisions
+    (name, precision)
+    for name in shipped_bundles()
+    for precision in shipped(name).manifest.precisions
 ]
 NUM_ATTENTIONS = 24  # a segment runs four layers six times
 ATTENTIONS_OF_TRM = 42  # two layers, 3 x (6 + 1) times

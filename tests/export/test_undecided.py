@@ -1,11 +1,11 @@
 """A loss that the held-out puzzles do not know well enough passes no gate and fails none."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from bundle_tools import with_manifest
 from cli_tools import succeeded
 from export_tools import data_set, small_model
 
@@ -105,7 +105,7 @@ def test_auto_skips_an_undecided_precision(undecided: tuple[Path, str]):
     bundle = Bundle.open(path)
     assert choose(bundle, "cuda").precision == "fp32"
     assert choose(bundle, "cuda:fp16").precision == "fp16"
-    sure = replace(bundle, manifest=bundle.manifest.model_copy(update={"undecided": {}}))
+    sure = with_manifest(bundle, undecided={})
     assert choose(sure, "cuda").precision == "fp16"
 
 

@@ -31,6 +31,13 @@ class BrokenGateError(ValueError):
             3,
             "hrm-try: torch is not installed: run pip install 'hrm-edge[train]'.\n",
         ),
+        (
+            MemoryError(),
+            3,
+            "hrm-try: there is too little memory; "
+            "raise its limit (ulimit -v, or the container's)\n",
+        ),
+        (ImportError("libgomp.so.1: cannot open"), 3, "hrm-try: libgomp.so.1: cannot open\n"),
         (KeyboardInterrupt(), 130, "hrm-try: stopped\n"),
     ],
 )
@@ -95,3 +102,7 @@ def test_runnable_is_what_a_shell_finds(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert runnable("hrm") == str(ours / "hrm")
+    (tmp_path / "elsewhere" / "hrm").unlink()
+    (tmp_path / "elsewhere").rmdir()
+    assert runnable("hrm") == str(ours / "hrm")
+    monkeypatch.chdir(tmp_path)

@@ -1,13 +1,15 @@
 """What control groups allow, of both versions, along the whole path of groups."""
 
+import os
 from pathlib import Path
 
 import pytest
 from board_tree import board
 
-from hrm_host import groups, machine
+from hrm_host import machine, system
+from hrm_host.groups import cpu_quota, memory_left_bytes, memory_limit_bytes, threads_left
 from hrm_host.machine import Host
-from hrm_host.memory import available_bytes
+from hrm_host.memory import available_bytes, read_memory
 
 MIB = 1 << 20
 V1_MOUNTS = """\
@@ -30,10 +32,10 @@ def version_1(root: Path, path: str, files: dict[str, object]) -> Host:
 
 def test_without_groups_there_is_no_limit(tmp_path: Path):
     for files in (Host(root=tmp_path / "a"), version_2(tmp_path / "b", "/", {"cpu.max": "max 1"})):
-        assert groups.cpu_quota(files.text) is None
-        assert groups.memory_limit_bytes(files.text) is None
-        assert groups.memory_left_bytes(files.text) is None
-        assert groups.threads_left(files.text) is None
+        assert cpu_quota(files.text) is None
+        assert memory_limit_bytes(files.text) is None
+        assert memory_left_bytes(files.text) is None
+        assert threads_left(files.text) is None
 
 
 @pytest.mark.parametrize("limited", ["", "a/", "a/b/"])
@@ -53,10 +55,10 @@ def test_the_limit_of_any_group_on_the_path_holds(tmp_path: Path, limited: str):
             f"{limited}pids.current": 56,
         },
     )
-    assert groups.cpu_quota(files.text) == 0.5
-    assert groups.memory_limit_bytes(files.text) == 100 * MIB
-    assert groups.memory_left_bytes(files.text) == 50 * MIB
-    assert groups.threads_left(files.text) == 200
+    assert cpu_quota(files.text) == 0.5
+    assert memory_limit_bytes(files.text) == 100 * MIB
+    assert memory_left_bytes(files.text) == 50 * MIB
+    assert threads_left(files.text) == 200
 
 
 @pytest.mark.parametrize("limited", ["", "docker/", "docker/x/"])
@@ -78,16 +80,16 @@ def test_the_same_for_version_1(tmp_path: Path, limited: str):
             f"pids/{limited}pids.current": 60,
         },
     )
-    assert groups.cpu_quota(files.text) == 1.5
-    assert groups.memory_left_bytes(files.text) == 30 * MIB
-    assert groups.threads_left(files.text) == 4
+    assert cpu_quota(files.text) == 1.5
+    assert memory_left_bytes(files.text) == 30 * MIB
+    assert threads_left(files.text) == 4
 
 
 def test_a_container_sees_its_own_group_as_the_root_of_the_mount(tmp_path: Path):
     mounted = "35 31 0:32 /docker/x /sys/fs/cgroup rw - cgroup2 cgroup rw"
     more = {"proc/self/mountinfo": mounted}
     files = version_2(tmp_path, "/docker/x", {"cpu.max": "200000 100000"}, **more)
-    assert groups.cpu_quota(files.text) == 2.0
+    assert cpu_quota(files.text) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,33 @@ def test_threads_follow_from_cpus_and_quota(
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)))
     files = version_2(tmp_path, "/", {"cpu.max": f"{int(quota * 100000)} 100000"})
     assert machine.num_cores(files) == cores
+
+
+def test_what_a_sandbox_hides_or_forbids_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def forbidden(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.sched_getaffinity", forbidden)
+    monkeypatch.setattr("resource.getrlimit", forbidden)
+    assert machine.num_cores(Host(root=tmp_path)) == os.cpu_count()
+    assert system.most_open_files(4000) is None
+    assert read_memory(board(tmp_path / "empty", {"proc/meminfo": ""})) is None
+    old = board(tmp_path / "old", {"proc/meminfo": "MemTotal: 8192 kB\nMemFree: 4096 kB"})
+    assert available_bytes(old) == 4 * MIB
+
+
+def test_a_process_starts_from_a_folder_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with system.signals_blocked():
+        assert Path.cwd() == Path("/")
+    monkeypatch.chdir(tmp_path)
 
 
 def test_memory_of_the_groups_bounds_that_of_the_machine(tmp_path: Path):

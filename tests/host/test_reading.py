@@ -14,6 +14,7 @@ from hrm_host.reading import (
     lines_of,
     printable,
     printable_lines,
+    text_in,
 )
 
 
@@ -24,6 +25,20 @@ def test_lines_are_read_up_to_their_longest_and_no_further():
     with pytest.raises(ValueError, match="line 4 has more than 5 characters"):
         next(found)
     assert list(lines_of(io.StringIO("no end"), 6)) == ["no end"]
+
+
+def test_a_text_is_read_in_pieces_up_to_its_bound():
+    sizes: list[int] = []
+    stream = io.BytesIO(b"x" * (3 << 20))
+
+    def read(size: int) -> bytes:
+        sizes.append(size)
+        return stream.read(size)
+
+    assert len(text_in(read)) == 3 << 20
+    assert max(sizes) <= 1 << 20
+    with pytest.raises(ValueError, match="more than 5 bytes"):
+        text_in(io.BytesIO(b"123456").read, 5)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +56,7 @@ def test_what_is_nested_too_deep_is_a_value_error(opens: str, closes: str, depth
 
 
 def test_what_is_no_json_is_a_value_error():
-    for text in ("", "{", "[1,]", "9" * 5000, "\ufeff1"):
+    for text in ("", "{", "[1,]", "9" * 5000, "\ufeff1", '{"a": 1, "b": 2, "a": 1}'):
         with pytest.raises(ValueError, match=r"."):
             json_from(text)
 

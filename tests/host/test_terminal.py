@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from echo_bundle import write_echo_bundle
+from files import lines_in
 from odd_server import OPEN, SOLVED
 from service_tools import PATIENCE_S, command
 
@@ -55,6 +56,10 @@ with stages_on() as stages:
         stages.show("training", 1000 * done, 60000, {FIGURES!r})
         time.sleep(0.1)
 """
+
+
+def test_a_terminal_without_a_size_gets_whole_tables():
+    assert "9x9" in shown(command("models"), columns=0)
 
 
 def frames(seen: str) -> list[str]:
@@ -164,8 +169,8 @@ def test_solving_with_a_closed_standard_error_prints_answers_alone(tmp_path: Pat
     assert (done.returncode, done.stdout) == (0, f"{SOLVED}\n{SOLVED}\n")
     done = ended(command(*solving, "--out", tmp_path / "out"), "stderr")
     assert (done.returncode, done.stdout) == (0, "")
-    lines = (tmp_path / "out").read_text().splitlines()
-    assert [json.loads(line)["number"] for line in lines] == [1, 2]
+    records = lines_in((tmp_path / "out").read_text())
+    assert [record["number"] for record in records] == [1, 2]
     done = ended(command("train", "--puzzle", "chess"), "stderr")
     assert (done.returncode, done.stdout) == (2, "")
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_tools import ran
 from service_tools import is_gone, wait_for
 
 from hrm_host.memory import MIB
@@ -58,16 +59,10 @@ print(usual, faults(40))
 """
 
 
-def printed_by(program: str) -> str:
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return done.stdout
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc has the switches")
 def test_tensors_of_every_step_use_the_same_memory():
     """Page faults of tensors of 80 MB; a few find no room while the heap grows."""
-    usual, kept = map(float, printed_by(PROGRAM).split())
+    usual, kept = map(float, ran(sys.executable, "-c", PROGRAM).stdout.split())
     assert kept < usual / 10
 
 
@@ -87,7 +82,7 @@ print(memory.freed_bytes(), memory.resident_bytes())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc counts what it keeps")
 def test_what_a_burst_frees_is_counted_and_given_back():
-    before, after = printed_by(BURST).splitlines()
+    before, after = ran(sys.executable, "-c", BURST).stdout.splitlines()
     freed_bytes, held_bytes = map(int, before.split())
     _, left_bytes = map(int, after.split())
     assert freed_bytes > 32 * MIB

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from files import ROOT, edited
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
@@ -22,7 +23,7 @@ from hrm_puzzles.data.sources import Questions
 SIZES = HRMConfig(
     vocab_size=6, seq_len=16, hidden_size=16, num_heads=2, puzzle_vector_size=16, max_segments=4
 )
-IN_REPOSITORY = sorted((Path(__file__).parents[2] / "model" / "checkpoints").iterdir())
+IN_REPOSITORY = sorted((ROOT / "model" / "checkpoints").iterdir())
 
 
 @pytest.fixture
@@ -91,9 +92,8 @@ DAMAGE = [
 @pytest.mark.parametrize(("file", "content", "sentence"), DAMAGE)
 def test_damage_is_one_sentence(saved: Path, file: str, content: str, sentence: str):
     """In a checkpoint from before there were hashes."""
-    meta = json.loads((saved / "meta.json").read_text())
-    del meta["sha256"]
-    (saved / "meta.json").write_text(json.dumps(meta))
+    with edited(saved / "meta.json") as meta:
+        del meta["sha256"]
     (saved / file).write_text(content)
     with pytest.raises(CheckpointError, match=sentence) as rejection:
         checkpoint.load(saved)

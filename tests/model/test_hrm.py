@@ -1,13 +1,13 @@
 """Laws of a network: rows, gradients, carry, halting, and symmetries of relational blocks."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from export_tools import relational_sizes
+from files import ROOT
 from torch import Tensor
 from torch.nn.functional import silu
 
@@ -117,7 +117,7 @@ def test_the_transformer_ignores_its_carry_and_every_block_learns():
         assert "q_head" in name or has_gradient(parameter)
 
 
-CHECKPOINTS = Path(__file__).parents[2] / "model" / "checkpoints"
+CHECKPOINTS = ROOT / "model" / "checkpoints"
 EXACT = 1e-5  # sums in another order
 NUM_SEGMENTS = 3
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arc_tasks import random_pairs, write_tasks
+from puzzle_tools import random_pairs, write_tasks
 
 from hrm_puzzles import registry
 from hrm_puzzles.arc import build as arc_build

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -12,14 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from bundle_tools import install
-from cli_tools import invoked, succeeded
+from cli_tools import invoked, ran, succeeded
+from files import ROOT
 
 from hrm_puzzles import cli, conformance, registry
 from hrm_puzzles.conformance import findings, samples_of
 from hrm_puzzles.grid.board import GridSymmetry
 from hrm_puzzles.puzzle import Geometry, Parsed, PuzzleError
 
-OWN = Path(__file__).parents[2] / "docs" / "own-puzzle"
+OWN = ROOT / "docs" / "own-puzzle"
 SIZES = ("maze-4x4", "maze-6x9", "logistics-5x8", "sudoku-12x12", "sudoku-16x16")
 
 
@@ -195,8 +195,7 @@ def test_entry_point_adds_a_puzzle_and_cannot_replace_a_built_in_one(tmp_path: P
     install(tmp_path, ENTRY_POINTS)
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
-    command = [sys.executable, "-c", USE_IT]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = ran(sys.executable, "-c", USE_IT, env=environment)
     assert done.stderr == ""
     names, verdict = done.stdout.splitlines()
     assert names == f"{[*registry.names(), 'sudoku-8x8']} 81"

@@ -5,14 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from arc_tasks import write_tasks
-from cli_tools import invoked
-from click.testing import Result
+from cli_tools import invoked, json_of, rejected, succeeded
+from puzzle_tools import write_tasks
 from service_tools import command, wait_for
 
 from hrm_puzzles import cli, registry
@@ -24,11 +24,8 @@ HEADER = "source,question,answer,rating"
 ROWS = ["made,1.3.34122143432.,1234341221434321,0", "made,.234341221434321,1234341221434321,3"]
 
 
-def run(*arguments: object, code: int = 0) -> Result:
-    """Run the command to its end, and see that it ends with a code."""
-    ended = invoked(cli.main, *arguments)
-    assert ended.exit_code == code, ended.output
-    return ended
+run = partial(succeeded, cli.main)
+refused = partial(rejected, cli.main)
 
 
 def csv_files(folder: Path) -> tuple[Path, Path]:
@@ -109,8 +106,7 @@ def test_nonsense_is_one_sentence(reader: str, content: bytes, tmp_path: Path):
     file.write_bytes(content)
     paths = {"TASKS": tmp_path / "tasks", "FILE": file}
     arguments = [paths.get(argument, argument) for argument in READERS[reader]]
-    message = run(*arguments, "--out", tmp_path / "data", code=2).stderr
-    assert message.count("\n") == 1, message
+    message = refused(*arguments, "--out", tmp_path / "data")
     assert "a.json" in message
 
 
@@ -123,12 +119,12 @@ def test_nonsense_in_a_data_set_is_one_sentence(content: bytes, tmp_path: Path):
         (out / name).write_bytes(content)
         assert run(*inspect, "--puzzle", "sudoku-4x4").stderr == ""
     named = "does not name its puzzle; name one of sudoku, sudoku-6x6"
-    assert named in run(*inspect, code=2).stderr
+    assert named in refused(*inspect)
     file = out / "train" / "dataset.json"
     meta = json.loads(file.read_text())
     for text in (content.decode(), json.dumps({**meta, "sets": 5})):
         file.write_text(text)
-        assert run(*inspect, "--puzzle", "sudoku-4x4", code=2).stderr.count("\n") == 1
+        assert refused(*inspect, "--puzzle", "sudoku-4x4")
 
 
 def exported(task: str) -> dict[str, object]:
@@ -140,7 +136,8 @@ def test_names_of_a_data_set_cannot_control_a_terminal(tmp_path: Path):
     out = tmp_path / "data"
     file = tmp_path / "x.json"
     file.write_text(json.dumps([exported("good"), exported(bad_name)]))
-    printed = run("import", file, "arc-7x7", "--split", "train", "--out", out, code=1)
+    printed = invoked(cli.main, "import", file, "arc-7x7", "--split", "train", "--out", out)
+    assert printed.exit_code == 1
     assert r"'\x1b[31m\u202e' is not the name of a task" in printed.stderr
 
 
@@ -154,7 +151,7 @@ def test_names_of_a_data_set_cannot_control_a_terminal(tmp_path: Path):
     ],
 )
 def test_options_without_effect(puzzle: str, options: tuple[str, ...], said: str, tmp_path: Path):
-    assert said in run("build", puzzle, "--out", tmp_path / "data", *options, code=2).stderr
+    assert said in refused("build", puzzle, "--out", tmp_path / "data", *options)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -168,7 +165,7 @@ def test_arc_is_built_and_inspected(tmp_path: Path):
     out = tmp_path / "data"
     printed = run("build", "arc-10x10", "--out", out, "--dataset", tasks, "--augment", 5)
     assert "2 tasks in 12 variants" in printed.stdout
-    report = json.loads(run("inspect", out, "--json").stdout)
+    report = json_of(cli.main, "inspect", out)
     assert report["puzzle"] == "arc-10x10"
     assert (report["num_shared"], report["num_equivalent"]) == (0, 6)
     assert "train 0, puzzle id 1" in run("inspect", out).stdout
@@ -182,7 +179,9 @@ def test_malformed_labels_and_shared_questions_are_faults_of_arc(tmp_path: Path)
     broken = rows.copy()
     broken[2, 0] = 0
     write_split(tmp_path, "train", rows[1:], broken[1:], puzzle=arc)
-    found = run("inspect", tmp_path, "--puzzle", arc.name, code=1).stdout
+    ended = invoked(cli.main, "inspect", tmp_path, "--puzzle", arc.name)
+    found = ended.stdout
+    assert ended.exit_code == 1
     assert "FAULT: train has 1 wrong label, the first at index 1." in found
     assert "\n\ntrain 1\n" in found  # the wrong example is shown
     assert "FAULT: 2 test questions are in train under the same puzzle id." in found
@@ -220,13 +219,13 @@ def test_a_killed_build_goes_on(tmp_path: Path):
 
 def test_command_builds_and_inspects(tmp_path: Path):
     out = tmp_path / "data"
-    build = ("build", "sudoku-4x4", "--out", out, "--train", 9, "--test", 4, "--json")
-    assert json.loads(run(*build).stdout)["num_train"] == 9
-    report = json.loads(run("inspect", out, "--json").stdout)
+    build = ("build", "sudoku-4x4", "--out", out, "--train", 9, "--test", 4)
+    assert json_of(cli.main, *build)["num_train"] == 9
+    report = json_of(cli.main, "inspect", out)
     assert (report["puzzle"], report["faults"], report["num_shared"]) == ("sudoku-4x4", [], 0)
     said = run("inspect", out).stdout
     assert "no faults" in said
     assert "------+------" in said
-    assert "already exists" in run(*build, code=2).stderr
-    message = run("inspect", out, "--puzzle", "sudoku", code=2).stderr
+    assert "already exists" in refused(*build)
+    message = refused("inspect", out, "--puzzle", "sudoku")
     assert "has 16 positions of 6 tokens, but sudoku has 81 of 11; choose another" in message

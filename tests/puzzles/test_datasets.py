@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from files import edited
+from puzzle_tools import solved_boards
 
 from hrm_puzzles import registry
 from hrm_puzzles.data import datasets
@@ -16,7 +18,7 @@ from hrm_puzzles.data.build import DataRecipe, build, import_file
 from hrm_puzzles.data.datasets import DatasetError, fingerprint, open_split, write_split
 from hrm_puzzles.data.inspection import inspect
 from hrm_puzzles.data.sources import CHUNK, generated, is_held_out_N
-from hrm_puzzles.puzzle import Notation, PuzzleError
+from hrm_puzzles.puzzle import PuzzleError
 
 PUZZLE = registry.get("sudoku-4x4")
 LABELS_NT = np.array([[2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]] * 4)
@@ -197,7 +199,6 @@ def test_fingerprint_changes_with_any_byte_and_not_with_the_place(tmp_path: Path
     assert fingerprint(one) != fingerprint(other)
 
 
-ROWS = Notation(kind="rows", blank=0)
 SMALL = DataRecipe(puzzle="sudoku-6x6", num_train=130, num_test=20, seed=3)
 
 
@@ -295,37 +296,24 @@ def test_inspection_judges_only_the_labels_that_training_counts(data: Path, igno
         labels_NT = open_split(data, split).labels(slice(None))
         labels_NT[inputs_NT == labels_NT] = ignored
         np.save(data / split / "all__labels.npy", labels_NT)
-        meta = json.loads((data / split / "dataset.json").read_text())
-        meta["ignore_label_id"] = ignored
-        (data / split / "dataset.json").write_text(json.dumps(meta))
+        with edited(data / split / "dataset.json") as meta:
+            meta["ignore_label_id"] = ignored
     assert inspect(data).faults == []
 
 
 @pytest.mark.parametrize("claimed", [2, 10**9])
 def test_inspection_finds_identifiers_without_names(data: Path, claimed: int):
-    file = data / "train" / "dataset.json"
-    meta = json.loads(file.read_text())
-    file.write_text(json.dumps({**meta, "num_puzzle_identifiers": claimed}))
+    with edited(data / "train" / "dataset.json") as meta:
+        meta["num_puzzle_identifiers"] = claimed
     fault = f"train claims {claimed} puzzle identifiers, but 1 have names."
     assert inspect(data).faults == [fault]
     (data / "identifiers.json").unlink()
     assert inspect(data).faults == [fault]
 
 
-def exported(count: int) -> list[dict[str, object]]:
-    rng = np.random.default_rng(0)
-    objects = []
-    for _ in range(count):
-        example = PUZZLE.generate(rng, "easy")
-        question = PUZZLE.write(example.question, ROWS)
-        answer = PUZZLE.write(example.answer, ROWS)
-        objects.append({"puzzle": question, "solution": answer, "more": 1})
-    return objects
-
-
 def test_imported_puzzles_go_to_the_split_of_their_class(tmp_path: Path):
     file = tmp_path / "a.json"
-    file.write_text(json.dumps(exported(20)))
+    file.write_text(json.dumps(solved_boards(PUZZLE, 20)))
     made = import_file(file, PUZZLE, tmp_path / "a")
     assert made.num_train + made.num_test == 20
     assert min(made.num_train, made.num_test) > 0
@@ -336,7 +324,7 @@ def test_imported_puzzles_go_to_the_split_of_their_class(tmp_path: Path):
 
 
 def test_bad_puzzles_are_named_and_left_out(tmp_path: Path):
-    good, other, wrong = exported(3)
+    good, other, wrong = solved_boards(PUZZLE, 3)
     assert other["solution"] != wrong["solution"]
     wrong["solution"] = other["solution"]
     lines = [
@@ -346,14 +334,16 @@ def test_bad_puzzles_are_named_and_left_out(tmp_path: Path):
         "",
         json.dumps({"puzzle": "12", "solution": "1"}),
         json.dumps(wrong),
+        '{"puzzle": "1", ' + json.dumps(other)[1:],
     ]
     file = tmp_path / "x.ndjson"
     file.write_text("\n".join(lines))
     imported = import_file(file, PUZZLE, tmp_path / "data", split="train")
     assert (imported.num_train, imported.num_test) == (1, 0)
     places = [re.findall(r", (line \d):", fault)[0] for fault in imported.faults]
-    assert places == ["line 2", "line 3", "line 5", "line 6"]
-    assert "the text is not JSON" in imported.faults[0]
+    assert places == ["line 2", "line 3", "line 5", "line 6", "line 7"]
+    for fault in (imported.faults[0], imported.faults[4]):
+        assert "the text is not JSON, or an object has two values of one name" in fault
     assert "does not solve" in imported.faults[3]
     assert imported.fingerprint == fingerprint(tmp_path / "data")
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cell_sets import open_maze
+from puzzle_tools import open_maze
 
 from hrm_puzzles import registry
 from hrm_puzzles.grid.puzzle import GridPuzzle

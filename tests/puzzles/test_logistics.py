@@ -5,9 +5,9 @@ from heapq import heappop, heappush
 
 import numpy as np
 import pytest
-from cell_sets import Cell, cells_where, subsets
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from puzzle_tools import Cell, cells_where, subsets
 
 from hrm_puzzles import registry
 from hrm_puzzles.logistics import Logistics
@@ -165,9 +165,6 @@ def test_label_is_the_only_cheapest_tour(city: Logistics, difficulty: str, count
         assert (bare == example.question).all()
         customers = int((example.question == CUSTOMER).sum())
         assert customers in num_customers(city.shape, difficulty)
-        inputs_1T = city.encode(example.question)[None]
-        labels_1T = city.encode(example.answer)[None]
-        assert city.check_BT(inputs_1T, labels_1T).tolist() == [RIGHT]
         assert np.array_equal(city.label_of(example.question), example.answer)
 
 

@@ -1,13 +1,14 @@
 """One reader for every file and text: nothing on a board is dropped, moved or guessed."""
 
 import json
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_tools import ran
+from puzzle_tools import solved_boards
 from service_tools import command
 
 from hrm_puzzles import registry
@@ -153,17 +154,7 @@ def test_ambiguous_questions_of_a_file_are_counted(tmp_path: Path):
 
 
 def page_export(path: Path, count: int) -> Path:
-    """A file as the page's set exports it."""
-    rng = np.random.default_rng(3)
-    lines = []
-    for _ in range(count):
-        example = SMALL.generate(rng, "easy")
-        boards = {
-            "puzzle": SMALL.asked(example.question, ""),
-            "solution": SMALL.asked(example.answer, ""),
-        }
-        lines.append(json.dumps(boards))
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(map(json.dumps, solved_boards(SMALL, count))))
     return path
 
 
@@ -185,9 +176,7 @@ def test_an_exported_set_trains_or_says_what_is_missing(tmp_path: Path, count: i
     assert min(len(open_split(out, "train")), len(open_split(out, "test"))) >= 1
     places = ("--puzzle", "maze-8x8", "--data", out, "--run", tmp_path / "run")
     sizes = "--hw cpu --preset small --set total_samples=8 --set batch_size=4"
-    train = command("train", *places, *sizes.split())
-    done = subprocess.run(train, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-500:]
+    ran(*command("train", *places, *sizes.split()))
 
 
 def test_a_missing_split_is_a_fault_and_says_so_in_training(tmp_path: Path):

@@ -95,9 +95,6 @@ def test_generated_questions_have_one_solution(name: str, difficulty: str):
     rng = np.random.default_rng(11)
     for _ in range(2):
         example = puzzle.generate(rng, difficulty)
-        question_1T = puzzle.encode(example.question)[None]
-        answer_1T = puzzle.encode(example.answer)[None]
-        assert puzzle.check_BT(question_1T, answer_1T).tolist() == [RIGHT]
         assert plain_count(puzzle, example.question.reshape(-1).tolist()) == 1
 
 

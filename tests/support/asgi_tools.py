@@ -32,7 +32,6 @@ QUICK = functools.partial(
 PLACES = 10  # requests that a lane admits
 POLL_EVERY_S = 0.01
 MAX_POLLS = 3000
-SCOPE = {"type": "http", "client": ("127.0.0.1", 1)}
 
 
 def lanes_over(engine: Engine, puzzle: Puzzle = PUZZLE, name: str = NAME) -> Lanes:
@@ -104,8 +103,7 @@ class Call:
         self.may_send = asyncio.Event()
         self.may_send.set()
         self._inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        scope = dict(SCOPE)
-        scope["method"] = method
+        scope: dict[str, Any] = {"type": "http", "client": ("127.0.0.1", 1), "method": method}
         scope["path"], _, query = path.partition("?")
         scope["raw_path"] = scope["path"].encode()
         scope["query_string"] = query.encode()

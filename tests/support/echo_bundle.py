@@ -6,7 +6,7 @@ Two more steps take much memory, or much time.
 from pathlib import Path
 
 import numpy as np
-from step_bundle import step_graph, write_step_bundle
+from bundle_tools import step_graph, write_step_bundle
 
 ECHO_STEP = """
 <ir_version: 10, opset_import: ["" : 20]>

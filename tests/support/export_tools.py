@@ -1,6 +1,7 @@
-"""Small real models, and ways to run their graphs."""
+"""Small real models, puzzles for them, and ways to run their graphs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_export.contents import served_graph
+from hrm_export.segment import segment_graph
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
 from hrm_model.hrm import HRM
@@ -25,6 +27,7 @@ from hrm_puzzles.data import datasets
 from hrm_puzzles.data.sources import Questions, questions_made
 from hrm_puzzles.puzzle import Puzzle
 
+SUDOKU = registry.get("sudoku-4x4")
 GAIN = 0.7
 """Scales all matrices. A fresh model amplifies rounding, which would hide what the tests compare; a
 trained model does not."""
@@ -61,6 +64,20 @@ def small_model(*, seed: int = 0, gain: float = GAIN, **changes: Any) -> HRM:
         model.q_head.weight.normal_()
         model.puzzle_table.normal_()
     return model.eval()
+
+
+def small_graph(**changes: Any) -> onnx.ModelProto:
+    """Each low matrix has four call sites and each high one two."""
+    return segment_graph(small_model(**{"low_layers": 1, **changes}))
+
+
+def table(rows: int = 3) -> np.ndarray:
+    return np.random.default_rng(5).normal(size=(rows, 32)).astype(np.float32)
+
+
+def questions(count: int) -> Questions:
+    ids_N = np.arange(count, dtype=np.int32) % 3
+    return replace(questions_made(SUDOKU, count, difficulty="easy"), puzzle_ids_N=ids_N)
 
 
 def relational_sizes(puzzle: str) -> dict[str, Any]:
@@ -128,10 +145,17 @@ def replayed(bundle: Bundle, precision: str = "fp32") -> ParityReport:
     return compare_engines(bundle, options).report
 
 
-def run_once(
-    graph: onnx.ModelProto, inputs: dict[str, np.ndarray], options: ort.SessionOptions | None = None
+def run(
+    graph: onnx.ModelProto, inputs: dict[str, np.ndarray], *, optimized: bool = False
 ) -> dict[str, np.ndarray]:
-    """Run a graph once without an engine; ignore inputs that the graph lacks."""
+    """Run a graph once, node by node as written or with ONNX Runtime's fused kernels.
+
+    Inputs that the graph lacks are ignored.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    if not optimized:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     content = graph.SerializeToString()
     session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
@@ -140,10 +164,10 @@ def run_once(
     return dict(zip(names, outputs, strict=True))
 
 
-def random_inputs(model: HRM, count: int, seed: int = 0) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
+def random_inputs(model: HRM, count: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
     config = model.config
-    questions = random_questions(model, count, seed)
+    questions = random_questions(model, count)
     table = model.puzzle_table.numpy()
     carry = (count, config.num_positions, config.hidden_size)
     inputs = {}

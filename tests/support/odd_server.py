@@ -10,13 +10,10 @@ from typing import Any
 
 from scripted_server import scripted_model
 
-from hrm_edge.solvers import SolveAll, Solver
 from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer
-from hrm_puzzles import registry
 
 SOLVED = "1234341221434321"
 OPEN = "123434122143432."
-PUZZLE = registry.get("sudoku-4x4")
 USUAL = {
     "how": "plain",
     "segments": 2,
@@ -42,10 +39,6 @@ def answer(puzzle: object, *, is_proven: bool = True) -> SolveAnswer:
     halted_by = "proven" if is_proven else "max_segments"
     verdict = {"status": status, "halted_by": halted_by, "verified": is_proven}
     return SolveAnswer(solution=puzzle, **verdict, **USUAL)
-
-
-def solver_of(solve_all: SolveAll) -> Solver:
-    return Solver(puzzles={"m": PUZZLE}, solve_all=solve_all)
 
 
 def body(content: bytes | str, status: int = 200, **headers: str) -> Reply:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import socketserver
 import struct
 import subprocess
@@ -11,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import httpx
-import pytest
+from cli_tools import tool
+from files import ROOT
 from service_tools import Server, free_port, wait_for
 
-FOLDER = Path(__file__).parents[2] / "docker"
+FOLDER = ROOT / "docker"
 CONFIGURATION = FOLDER / "haproxy.cfg"
-PATH = f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin"
 COMMANDS = {  # of a proxy for one board, by the name of its configuration
     "nginx.conf": ["nginx", "-p", "FOLDER", "-e", "stderr", "-g", "daemon off; pid pid;", "-c"],
     "Caddyfile": ["caddy", "run", "--adapter", "caddyfile", "--config"],
@@ -26,14 +25,6 @@ BELOW = {  # what puts the board of a configuration under a path
     "Caddyfile": {"reverse_proxy": "handle_path /hrm/* {\nreverse_proxy", "\n}\n": "\n}\n}\n"},
 }
 SRV, ADDRESS = 33, 1
-
-
-def installed(program: str) -> str:
-    """Return the path of a program, or skip the test."""
-    path = shutil.which(program, path=PATH)
-    if path is None:
-        pytest.skip(f"no {program} on this machine: install the package {program}")
-    return path
 
 
 @contextlib.contextmanager
@@ -48,7 +39,7 @@ def proxy(
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     configuration = folder / "haproxy.cfg"
-    command = [installed("haproxy"), "-db", "-f", str(configuration)]
+    command = [tool("haproxy"), "-db", "-f", str(configuration)]
     names = {"HRM_FLEET_BOARDS": "_http._tcp.boards.test", "HRM_FLEET_KEY": secret}
     with name_server(boards) as name_port:
         own = {
@@ -140,6 +131,6 @@ def proxied(name: str, board: Server, folder: Path, *, is_below: bool = False) -
         url += "/hrm"
     (folder / name).write_text(replaced(FOLDER / name, changes))
     arguments = [option.replace("FOLDER", str(folder)) for option in options]
-    command = [installed(program), *arguments, str(folder / name)]
+    command = [tool(program), *arguments, str(folder / name)]
     with proxy_process(command, url, HOME=str(folder), XDG_DATA_HOME=str(folder)):
         yield url

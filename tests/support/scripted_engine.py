@@ -35,10 +35,9 @@ Play = Callable[[Int32], Script]
 
 
 class ScriptedEngine(Engine):
-    """Steps `num_slots` scripts; a step over B rows calls `sleep(step_s(B))`.
+    """Steps `num_slots` scripts; the default script answers with the question."""
 
-    The default script answers with the question.
-    """
+    step_s = 0.0
 
     def __init__(
         self,
@@ -46,14 +45,10 @@ class ScriptedEngine(Engine):
         num_slots: int,
         seq_len: int,
         play: Play | None = None,
-        step_s: Callable[[int], float] | float = 0.0,
-        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self.num_slots = num_slots
         self.seq_len = seq_len
         self._play = play or (lambda tokens_T: Script(answer_T=tokens_T))
-        self.step_s = step_s
-        self._sleep = sleep
         self._slots: list[tuple[Script, Int32, int] | None] = [None] * num_slots
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
@@ -64,11 +59,8 @@ class ScriptedEngine(Engine):
         self._slots[target] = self._slots[source]
 
     def step(self, num_active: int) -> StepOutput:
-        seconds = self.step_s
-        if callable(seconds):
-            seconds = seconds(num_active)
-        if seconds:
-            self._sleep(seconds)
+        if self.step_s:
+            time.sleep(self.step_s)
         answer_BT = np.empty((num_active, self.seq_len), np.int32)
         margin_B = np.empty(num_active, np.float32)
         for slot in range(num_active):

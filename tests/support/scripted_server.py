@@ -16,7 +16,7 @@ from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.manifest import Halting, Manifest
 from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneKey, Lanes, MakeLanes
 from hrm_puzzles import registry
-from hrm_puzzles.puzzle import Grid, Puzzle
+from hrm_puzzles.puzzle import Puzzle
 
 if TYPE_CHECKING:
     from hrm_edge_server.library import Library
@@ -34,13 +34,8 @@ def examples() -> dict[str, str]:
     answers = {}
     for _ in range(8):
         example = PUZZLE.generate(rng, "easy")
-        question = _text(example.question).replace("0", ".")
-        answers[question] = _text(example.answer)
+        answers[PUZZLE.asked(example.question, "")] = PUZZLE.asked(example.answer, "")
     return answers
-
-
-def _text(grid: Grid) -> str:
-    return "".join(map(str, grid.flat))
 
 
 QUESTION, SOLUTION = next(iter(examples().items()))

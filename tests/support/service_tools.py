@@ -55,8 +55,19 @@ class Server:
         except httpx.TransportError:
             return 0
 
+    def models(self) -> Any:
+        return self.http.get("/models").json()["models"]
+
     def slots(self) -> Any:
         return self.http.get("/slots").json()
+
+    @property
+    def engine(self) -> Any:
+        return self.slots()["engine"]
+
+    @property
+    def num_waiting(self) -> int:
+        return self.slots()["waiting"]
 
     def solve(self, puzzle: object, **fields: object) -> httpx.Response:
         return self.http.post("/solve", json={"puzzle": puzzle, **fields})
@@ -67,11 +78,6 @@ class Server:
     def runs(self) -> bool:
         assert self.process.poll() is None, f"the server has ended:\n{self.log}"
         return True
-
-    def children(self) -> list[int]:
-        """The process ids of its children, in the order of their start."""
-        tasks = Path(f"/proc/{self.process.pid}/task")
-        return [int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()]
 
     def exit_status(self) -> int:
         return self.process.wait(PATIENCE_S)
@@ -137,8 +143,8 @@ def running(**options: float | str | Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def hrm_serve(*arguments: object, key: str = "none") -> Iterator[Server]:
-    """Run `hrm-serve`, which is ready; its client sends the key."""
-    with Server(command("serve", *arguments), headers={"x-api-key": key}) as server:
+    """Run `hrm-serve` with one thread, which is ready; its client sends the key."""
+    with Server(command("serve", *arguments, "--threads=1"), headers={"x-api-key": key}) as server:
         server.wait_until_ready()
         yield server
 
@@ -158,7 +164,7 @@ def asking(server: Server, puzzles: list[str]) -> Iterator[list[Future[httpx.Res
             return httpx.post(url, json={"puzzle": puzzle}, timeout=PATIENCE_S)
 
         futures = [pool.submit(ask, puzzle) for puzzle in puzzles]
-        wait_for(lambda: server.slots()["waiting"] == len(puzzles))
+        wait_for(lambda: server.num_waiting == len(puzzles))
         yield futures
 
 
@@ -193,6 +199,12 @@ def seconds_of_livez(server: Server) -> float:
     began_s = time.clock_gettime(cpu_clock)
     assert server.status("/livez") == 200
     return time.clock_gettime(cpu_clock) - began_s
+
+
+def children_of(process: subprocess.Popen[str]) -> list[int]:
+    """The process ids of its children, in the order of their start."""
+    tasks = Path(f"/proc/{process.pid}/task")
+    return [int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()]
 
 
 def is_gone(pid: int) -> bool:

@@ -11,8 +11,7 @@ from bundle_tools import restate
 
 from hrm_edge_runtime.contract.bundle import Bundle
 
-SUPPORT = Path(__file__).parent
-FAKES = SUPPORT / "fakes"
+FAKES = Path(__file__).parent / "fakes"
 FAKE_MODULES = (
     "stand_in_tensorrt",
     "tensorrt",
@@ -32,6 +31,11 @@ BUILD_COMMAND = (
 )
 """Builds as the server's own command does, and times each engine for a few steps only."""
 SetUp = Callable[..., None]
+
+
+def python_path(folder: Path) -> str:
+    """Return a PYTHONPATH that begins with this folder."""
+    return os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
 
 
 def forget_stand_ins() -> None:

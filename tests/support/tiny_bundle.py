@@ -5,11 +5,9 @@ Shapes: B slots, S segments, P puzzle ids, T = 16 tokens, N = 17 positions, D = 
 """
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
-import onnx
-from step_bundle import step_graph, write_step_bundle
+from bundle_tools import restate, step_graph, write_step_bundle
 
 from hrm_edge_runtime.engines.onnx import OnnxEngine
 
@@ -98,22 +96,16 @@ def _constants() -> dict[str, np.ndarray]:
     }
 
 
-def write_tiny_graph(path: Path) -> Path:
-    onnx.save(step_graph(TINY_STEP, _constants()), path)
-    return path
-
-
 def write_tiny_bundle(path: Path) -> Path:
     """Write the graph with a random puzzle table and its own golden traces."""
     rng = np.random.default_rng(11)
     table_PE = rng.normal(size=(NUM_PUZZLE_IDS, WIDTH)).astype(np.float32)
     graph = step_graph(TINY_STEP, _constants())
-    with TemporaryDirectory() as directory:
-        file = write_tiny_graph(Path(directory) / "step.onnx")
-        golden = _traces(file, table_PE, rng)
-    return write_step_bundle(
-        path, graph, name="tiny", table_PE=table_PE, max_segments=MAX_SEGMENTS, golden=golden
-    )
+    write_step_bundle(path, graph, name="tiny", table_PE=table_PE, max_segments=MAX_SEGMENTS)
+    traces = _traces(path / "step.fp32.onnx", table_PE, rng)
+    np.savez(path / "golden.npz", allow_pickle=False, **traces)
+    restate(path)
+    return path
 
 
 def _traces(graph: Path, table_PE: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -1,11 +1,6 @@
-"""A small real trainer on 4x4 Sudoku, and hrm-train processes that start with torch imported."""
+"""A small real trainer on 4x4 Sudoku, and what its runs have on disk."""
 
-import multiprocessing
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import torch
@@ -38,8 +33,6 @@ SIZES = HRMConfig(
     max_segments=4,
     halt_rule="q_halt",
 )
-FORK = multiprocessing.get_context("forkserver")
-FORK.set_forkserver_preload(["hrm_train.session", "torch._dynamo", "torch.utils.tensorboard"])
 STEP_SAMPLES = 16  # batch_size times window
 TRAINING = (
     "--puzzle sudoku-4x4 --hw cpu --preset small --set hidden_size=32 --set puzzle_vector_size=32 "
@@ -87,42 +80,6 @@ def fresh(data: Path, steps: int) -> list[str]:
     for setting in (*sizes, *recipe, *hardware):
         options += ["--set", setting]
     return options
-
-
-def train(run: Path, *options: str, largest_file: int | None = None) -> ForkServerProcess:
-    arguments = ["--run", str(run), *options]
-    log = run.with_suffix(".log")
-    process = FORK.Process(target=_hrm_train, args=(arguments, log, largest_file))
-    process.start()
-    return process
-
-
-def said(run: Path) -> str:
-    """Return the output of `train` on one line."""
-    log = run.with_suffix(".log")
-    if not log.exists():
-        return ""
-    return " ".join(log.read_text().split())
-
-
-def _hrm_train(arguments: list[str], log: Path, largest_file: int | None) -> None:
-    """Run the command as a shell starts it: its own standard error, its own exit code."""
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
-    if largest_file is not None:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
-    from hrm_train.cli import main
-
-    sys.argv = ["hrm-train", *arguments]
-    main()
-
-
-def children_of(process: subprocess.Popen[str]) -> list[int]:
-    file = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    return [int(child) for child in file.read_text().split()]
 
 
 def latest(run: Path) -> Path | None:

@@ -2,7 +2,6 @@
 
 import io
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,6 @@ from playwright.sync_api import Browser as Browser
 from playwright.sync_api import Error as Error
 from playwright.sync_api import Locator as Locator
 from playwright.sync_api import Page as Page
-from playwright.sync_api import Playwright as Playwright
 from playwright.sync_api import Request as Request
 from playwright.sync_api import Route as Route
 from playwright.sync_api import expect as expect
@@ -37,24 +35,12 @@ NUM_COLORS = 256
 GLOW_MS = 900  # cells that changed last light up
 BOARD = "#board [role=gridcell]"
 DONE = "#verdict:is(.good, .bad, .open)"
-SYSTEM_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PASTE = """text => {
   const clipboardData = new DataTransfer();
   clipboardData.setData("text", text);
   const options = { clipboardData, bubbles: true, cancelable: true };
   document.body.dispatchEvent(new ClipboardEvent("paste", options));
 }"""
-
-
-def find_chromium(playwright: Playwright) -> str | None:
-    own = playwright.chromium.executable_path
-    if Path(own).exists():
-        return own
-    for name in SYSTEM_BROWSERS:
-        path = shutil.which(name)
-        if path is not None:
-            return path
-    return None
 
 
 @contextmanager

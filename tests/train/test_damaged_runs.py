@@ -1,13 +1,13 @@
 """A run whose files are cut, empty or of another kind is not resumed, and one sentence says so."""
 
 import itertools
-import json
 import shutil
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cli_tools import invoked, rejected, succeeded
+from cli_tools import invoked, json_of, rejected, succeeded
+from files import edited
 from train_tools import fresh, latest
 
 from hrm_train.cli import main as app
@@ -34,12 +34,9 @@ def other(whole: Path, tmp_path: Path) -> Path:
     return shutil.copytree(whole, tmp_path / "other")
 
 
-def assert_resumes(run: Path) -> None:
-    succeeded(app, "--run", run, "--resume")
-
-
-def rejection(run: Path) -> str:
-    return rejected(app, "--run", run, "--resume").stderr
+assert_resumes = partial(succeeded, app, "--resume", "--run")
+rejection = partial(rejected, app, "--resume", "--run")
+status_of = partial(json_of, app, "status")
 
 
 def damage(file: Path, content: str) -> None:
@@ -56,10 +53,8 @@ def torn_copy(run: Path) -> None:
 
 
 def forget_hashes(saved: Path) -> None:
-    file = saved / "meta.json"
-    meta = json.loads(file.read_text())
-    del meta["sha256"]
-    file.write_text(json.dumps(meta))
+    with edited(saved / "meta.json") as meta:
+        del meta["sha256"]
 
 
 OF_JSON = ("config.json", "meta.json", "trainer.json")
@@ -130,11 +125,6 @@ def test_directories_that_are_no_checkpoints_of_the_run_are_passed_over(run: Pat
     assert status_of(run)["checkpoints"] == ["step_1", "step_2", "step_7"]
 
 
-def status_of(run: Path) -> dict[str, Any]:
-    ended = invoked(app, "status", run, "--json")
-    return json.loads(ended.stdout)
-
-
 STRAY = ["5", "null", "[]", "{}", '{"step": "x", "kind": 3}', '{"step": 1, "kind": "whole"}']
 TORN = '{"time": 2000.0, "st'
 
@@ -166,9 +156,8 @@ def test_a_new_run_that_is_refused_may_start_again(data: Path, tmp_path: Path):
 
 def test_a_test_split_with_other_puzzle_ids_is_rejected(data: Path, tmp_path: Path):
     other = shutil.copytree(data, tmp_path / "other")
-    file = other / "test" / "dataset.json"
-    values = json.loads(file.read_text())
-    file.write_text(json.dumps({**values, "num_puzzle_identifiers": 5}))
+    with edited(other / "test" / "dataset.json") as values:
+        values["num_puzzle_identifiers"] = 5
     ended = invoked(app, "--run", tmp_path / "run", *fresh(other, 1))
     assert ended.exit_code == 2
     assert f"{other} has 5 puzzle ids in test, but 1 in train" in ended.stderr

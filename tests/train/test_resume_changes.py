@@ -2,13 +2,13 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from cli_tools import invoked, succeeded
-from click.testing import Result
 from train_tools import STEP_SAMPLES, fresh
 
 from hrm_model import checkpoint
@@ -16,9 +16,7 @@ from hrm_model.hrm import HRM
 from hrm_puzzles.data.datasets import fingerprint
 from hrm_train.cli import main as app
 
-
-def resumed(run: Path, *options: str) -> Result:
-    return succeeded(app, "--run", run, "--resume", *options)
+resumed = partial(succeeded, app, "--resume", "--run")
 
 
 def refused(run: Path, *options: str) -> str:

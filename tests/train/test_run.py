@@ -1,9 +1,11 @@
 """A run on disk is whole however its process ends, and a resume gives the same weights."""
 
 import json
+import multiprocessing
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
@@ -11,16 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from train_tools import (
-    PUZZLE,
-    fresh,
-    latest,
-    said,
-    small_trainer,
-    train,
-    training_run,
-    weights_of,
-)
+from train_tools import PUZZLE, fresh, latest, small_trainer, training_run, weights_of
 
 from hrm_host.progress import Stages
 from hrm_model import checkpoint
@@ -30,6 +23,39 @@ from hrm_train.loop import StepReport, Trainer
 from hrm_train.status import METRICS, read_lines, validations
 
 SAMPLES_PER_STEP = 8
+FORK = multiprocessing.get_context("forkserver")
+FORK.set_forkserver_preload(["hrm_train.session", "torch._dynamo", "torch.utils.tensorboard"])
+
+
+def train(run: Path, *options: str, largest_file: int | None = None) -> ForkServerProcess:
+    arguments = ["--run", str(run), *options]
+    log = run.with_suffix(".log")
+    process = FORK.Process(target=_hrm_train, args=(arguments, log, largest_file))
+    process.start()
+    return process
+
+
+def said(run: Path) -> str:
+    """Return the output of `train` on one line."""
+    log = run.with_suffix(".log")
+    if not log.exists():
+        return ""
+    return " ".join(log.read_text().split())
+
+
+def _hrm_train(arguments: list[str], log: Path, largest_file: int | None) -> None:
+    """Run the command as a shell starts it: its own standard error, its own exit code."""
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    if largest_file is not None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+    from hrm_train.cli import main
+
+    sys.argv = ["hrm-train", *arguments]
+    main()
 
 
 def acting_at(trainer: Trainer, samples: int, action: Callable[[], object]) -> None:

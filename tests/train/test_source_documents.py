@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from cli_tools import rejected, succeeded
+from files import text_of
 from train_tools import STEP_SAMPLES, fresh
 
 from hrm_host.machine import num_cores
@@ -29,8 +30,6 @@ from hrm_train.plan import draft
 from hrm_train.recipe import RECIPES, config_for, recipe_for
 from hrm_train.telemetry import USUAL_LOSSES, warning_of_a_jump
 from hrm_train.tuning import filled
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_the_recipe_of_the_log():
@@ -136,8 +135,8 @@ def test_missing_lion_is_named_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "lion_pytorch", None)
     absent = tmp_path / "data"
     options = ["--puzzle=sudoku-4x4", "--set=optimizer=lion", f"--data={absent}"]
-    ended = rejected(app, f"--run={tmp_path / 'run'}", *options)
-    assert "pip install 'hrm-edge[lion]'" in ended.output
+    told = rejected(app, f"--run={tmp_path / 'run'}", *options)
+    assert "pip install 'hrm-edge[lion]'" in told
     assert not absent.exists()
 
 
@@ -149,7 +148,7 @@ def test_every_setting_of_a_remedy_exists():
 
 def symptom_rows() -> list[str]:
     """The rows of the table under "When a number looks wrong"."""
-    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    page = text_of("docs/training.md")
     _, _, rest = page.partition("## When a number looks wrong\n")
     section, _, _ = rest.partition("\n## ")
     return [line for line in section.splitlines() if line.startswith("|")][2:]

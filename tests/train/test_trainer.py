@@ -38,8 +38,7 @@ def test_a_mistake_on_the_command_line_is_one_sentence(
 ):
     run = tmp_path / "run"
     arguments = ["--run", str(run), "--data", str(data), "--puzzle", "sudoku-4x4", *option]
-    ended = rejected(app, *arguments)
-    assert sentence in ended.stderr
+    assert sentence in rejected(app, *arguments)
     assert not run.exists()
 
 

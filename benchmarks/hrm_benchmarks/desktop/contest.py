@@ -1,5 +1,4 @@
-"""What trainings reach: families of models in equal CPU time, and parts of the data with equal
-samples.
+"""What trainings reach: families of models in equal CPU time, and fewer puzzles with equal samples.
 
 Each trains on one thread, and its averaged weights solve the test split.
 """
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from hrm_benchmarks.command import TrainingOptions
 from hrm_benchmarks.report import Row
@@ -31,7 +29,7 @@ FAMILIES = {"hrm": {}, "trm": TRM, "transformer": TRANSFORMER, "relational": {}}
 PARAMETERS = 150_000  # of each compared model, about
 WIDTHS = range(8, 257, 8)  # candidates for the width of one vector
 COMPARED = ("sudoku-4x4", "sudoku-6x6", "logistics-6x6")
-PARTS = (8, 4, 2, 1)  # the data is divided by each of these
+PARTS = (8, 4, 2, 1)  # the number of puzzles is divided by each of these
 COLUMNS = {
     "puzzle": "{puzzle}",
     "model": "{model}",
@@ -68,44 +66,26 @@ def families(options: TrainingOptions, sizes: tuple[int, int], folder: Path) -> 
             yield {"puzzle": name, "model": arch, **row}
 
 
-def parts(name: str, data: Path, preset: str, num_samples: int, *, seed: int) -> Iterator[Row]:
-    """Yield a row for 1/8, 1/4, 1/2 and all of the data; each trains with `num_samples`.
+def parts(
+    name: str, sizes: tuple[int, int], folder: Path, preset: str, num_samples: int, *, seed: int
+) -> Iterator[Row]:
+    """Yield a row for 1/8, 1/4, 1/2 and all of the puzzles; each trains with `num_samples`.
 
-    Raises ValueError if an eighth of the data holds no puzzle.
+    A smaller data set is the beginning of a larger one, with the same test split.
     """
+    num_train, num_test = sizes
     puzzle = registry.get(name)
-    whole = batches.open_source(data, "train", puzzle)
-    if whole.num_groups < PARTS[0]:
-        raise ValueError(
-            f"{data} holds {whole.num_groups} puzzles for training; "
-            f"give at least {PARTS[0]}, so that an eighth is at least one puzzle"
-        )
     usual = recipe_for(preset, puzzle, batch_size=16)
     tenth = num_samples // 10
     recipe = replace(usual, seed=seed, total_samples=num_samples, warmup_samples=tenth)
     for part in PARTS:
-        source = PartOfSource(whole, whole.num_groups // part, seed)
+        data = built(name, folder / f"{part}", (max(1, num_train // part), num_test))
+        source = batches.open_source(data, "train", puzzle)
         config = config_for(preset, puzzle, source.num_puzzle_ids)
         row = trained(
             config, recipe, source, data, lambda trainer: trainer.progress.samples >= num_samples
         )
         yield {"puzzle": name, "model": preset, **row}
-
-
-class PartOfSource(batches.SplitSource):
-    """The first groups of a shuffled training split; a larger part contains the smaller ones."""
-
-    def __init__(self, whole: batches.SplitSource, num_groups: int, seed: int) -> None:
-        self.__dict__.update(whole.__dict__)
-        order = np.random.default_rng(seed).permutation(whole.num_groups)
-        self._chosen = np.sort(order[:num_groups])
-
-    @property
-    def num_groups(self) -> int:
-        return len(self._chosen)
-
-    def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:
-        return super().pick(self._chosen[groups_B], chance_B2)
 
 
 def built(name: str, folder: Path, sizes: tuple[int, int]) -> Path:

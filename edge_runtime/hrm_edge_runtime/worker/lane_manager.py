@@ -90,10 +90,6 @@ class Places(dict[LaneKey, LanePlaces]):
         for lane, limit in limits.items():
             self[lane] = LanePlaces(limit)
 
-    def is_open(self, lane: LaneKey) -> bool:
-        """Whether the lane admits requests."""
-        return lane in self and self[lane].is_open
-
     def num_taken(self, lane: LaneKey) -> int:
         return self[lane].num_taken if lane in self else 0
 

@@ -164,7 +164,7 @@ def _records_at(
 ) -> Iterator[PuzzleRecord]:
     """The puzzles of a value: itself, its elements, or the questions of its tasks."""
     if isinstance(value, str):
-        problem = "the text is not JSON"
+        problem = "the text is not JSON, or an object has two values of one name"
         yield PuzzleRecord(place=place, question=value, problem=problem, remedy=WRITE_OBJECTS)
     elif is_object(value):
         yield from _records_of_object(place, value, puzzles, name)

@@ -198,7 +198,7 @@ MILLION = [pytest.mark.slow, pytest.mark.timeout(7200)]
 @pytest.mark.parametrize("num_requests", [400, pytest.param(1_000_000, marks=MILLION)])
 def test_every_request_is_answered_once_and_correctly_and_nothing_leaks(num_requests: int):
     with running(slots=32, queue_limit=256, step_s=0.0, segments=2) as server:
-        pids = (server.process.pid, server.slots()["engine"]["pid"])
+        pids = (server.process.pid, server.engine["pid"])
         descriptors = [num_descriptors(pid) for pid in pids]
         require_answers(server, num_requests // 2)
         warm_bytes = [resident_bytes(pid) for pid in pids]

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 from bundle_tools import archived, shipped
-from key_tools import ADMIN, write_key_file
-from service_tools import CRUMBS, Server, head, hrm_serve, seconds_of_livez, wait_for
+from key_tools import ADMIN, upload_server
+from service_tools import CRUMBS, Server, head, seconds_of_livez, wait_for
 
 import hrm_edge
 from hrm_puzzles.data.sources import questions_made
@@ -58,14 +58,12 @@ def test_in_all_troubles_each_request_is_answered_once_and_correctly(
     tmp_path: Path, num_rounds: int
 ):
     path = shipped(MODEL).path
-    sizes = ("--engine=cpu", "--threads=1", "--slots=4", f"--queue-limit={QUEUE_LIMIT}")
-    rights = (f"--upload-dir={tmp_path}/uploads", f"--keys={write_key_file(tmp_path)}")
-    stall = f"--stall-seconds={STALL_S}"
-    with hrm_serve(path, *sizes, *rights, stall, key=ADMIN) as server:
+    limits = (f"--queue-limit={QUEUE_LIMIT}", f"--stall-seconds={STALL_S}")
+    with upload_server(tmp_path, path, "--engine=cpu", "--slots=4", *limits) as server:
         in_trouble(server, num_rounds)
-        wait_for(lambda: server.slots()["waiting"] == 0)
+        wait_for(lambda: server.num_waiting == 0)
         wait_for(lambda: not any(lane["requests"] for lane in server.slots()["lanes"]))
-        assert server.slots()["engine"]["losses"] == 2 * num_rounds
+        assert server.engine["losses"] == 2 * num_rounds
         assert "Traceback" not in server.log
 
 
@@ -128,9 +126,9 @@ TROUBLES = [signal.SIGKILL, signal.SIGSTOP, RELOAD, *VISITS]
 
 def make_trouble(trouble: Any, server: Server, visitors: contextlib.ExitStack) -> None:
     if isinstance(trouble, signal.Signals):
-        engine = server.slots()["engine"]
+        engine = server.engine
         os.kill(engine["pid"], trouble)
-        wait_for(lambda: server.slots()["engine"]["losses"] > engine["losses"])
+        wait_for(lambda: server.engine["losses"] > engine["losses"])
         server.wait_until_ready()
     elif trouble == RELOAD:
         content = archived(shipped(MODEL).path)

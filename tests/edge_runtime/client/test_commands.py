@@ -2,12 +2,11 @@
 
 import logging
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_tools import invoked
+from cli_tools import invoked, ran, rejected
 from echo_bundle import write_echo_bundle
 from service_tools import PATIENCE_S, command, free_port, hrm_serve
 
@@ -60,11 +59,10 @@ FAULTS = [
 @pytest.mark.parametrize(("line", "said"), FAULTS)
 def test_faults_are_told_in_one_sentence(bundle: Path, line: str, said: str):
     name, *arguments = line.replace("BUNDLE", str(bundle)).split()
-    done = invoked(APPS[name], *arguments)
-    assert done.exit_code == (3 if "no answer" in said else 2)
-    assert done.stderr.startswith(f"hrm-{name}: ")
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    status = 3 if "no answer" in said else 2
+    sentence = rejected(APPS[name], *arguments, status=status)
+    assert sentence.startswith(f"hrm-{name}: ")
+    assert said in sentence
 
 
 @pytest.mark.usefixtures("own_log")
@@ -77,8 +75,7 @@ def test_a_port_that_is_taken_is_told_before_anything_is_loaded(bundle: Path):
 
 def test_what_the_engine_refuses_at_the_start_ends_the_server(bundle: Path):
     tiny = command("serve", bundle, "--port", free_port(), "--memory-budget", "1MiB")
-    done = subprocess.run(tiny, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == 3, done.stderr
+    done = ran(*tiny, status=3, timeout=PATIENCE_S)
     last = done.stderr.splitlines()[-1]
     assert last.startswith("hrm-serve: the bundle 'echo'")
     assert "start the server with a larger --memory-budget" in last
@@ -87,8 +84,8 @@ def test_what_the_engine_refuses_at_the_start_ends_the_server(bundle: Path):
 
 
 def test_without_arguments_every_shipped_model_answers_over_http():
-    with hrm_serve("--threads=1") as server:
-        models = server.http.get("/models").json()["models"]
+    with hrm_serve() as server:
+        models = server.models()
         assert [model["name"] for model in models] == list(shipped_bundles())
         for model in models:
             answer = server.solve(model["sample"], model=model["name"])

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from cli_tools import invoked
-from click.testing import Result
+from cli_tools import invoked, ran, rejected, succeeded, tool
 from odd_server import (
     MODEL,
     OPEN,
@@ -32,11 +31,19 @@ from odd_server import (
 from scripted_server import QUESTION
 from service_tools import Server, free_port, scripted_command, wait_for
 
-import hrm_edge
-from hrm_edge import connection, requests
+from hrm_edge import (
+    Client,
+    Error,
+    ServerError,
+    UnavailableError,
+    UnreachableError,
+    connection,
+)
 from hrm_edge.cli import main
 from hrm_edge.push_cli import main as push_main
+from hrm_edge.requests import MAX_AHEAD, NUM_PUZZLES, Numbered, Piece, merged, pieces_of
 from hrm_edge_runtime.contract.shipped import find_bundle
+from hrm_edge_server import auth
 from hrm_edge_server.connections import HEADER_SECONDS
 
 PAGE = "<html><head><title>502 Bad Gateway</title></head></html>"
@@ -46,11 +53,11 @@ MODELS = json.dumps({"models": [MODEL]})
 TEMPORARY = (502, 503, 504, 520, 521, 522, 523, 524, 530)
 
 
-def failure(reply: Reply) -> hrm_edge.Error:
+def failure(reply: Reply) -> Error:
     with (
         odd_server(reply) as url,
-        hrm_edge.Client(url) as client,
-        pytest.raises(hrm_edge.Error) as raised,
+        Client(url) as client,
+        pytest.raises(Error) as raised,
     ):
         client.solve(OPEN)
     return raised.value
@@ -60,7 +67,7 @@ def failure(reply: Reply) -> hrm_edge.Error:
 @pytest.mark.parametrize("status", TEMPORARY)
 def test_a_proxy_without_its_server_is_named_and_temporary(status: int, content: str):
     error = failure(body(content, status, Via="1.1 nginx"))
-    assert isinstance(error, hrm_edge.UnreachableError)
+    assert isinstance(error, UnreachableError)
     assert error.retry_after_s is not None
     assert f"answers {status}, not hrm-serve: start hrm-serve behind it" in str(error)
     assert "BaseHTTP" in str(error)  # the header Server of this stand-in
@@ -69,21 +76,21 @@ def test_a_proxy_without_its_server_is_named_and_temporary(status: int, content:
 @pytest.mark.parametrize(
     ("status", "content", "kind", "said"),
     [
-        (500, OURS, hrm_edge.ServerError, "no; fix it"),
-        (502, OURS, hrm_edge.ServerError, "no; fix it"),
-        (504, OURS, hrm_edge.ServerError, "no; fix it"),
-        (413, PAGE, hrm_edge.ServerError, "nginx: client_max_body_size"),
-        (429, PAGE, hrm_edge.UnavailableError, "answered 429 without a reason"),
-        (429, OURS, hrm_edge.UnavailableError, "no; fix it"),
+        (500, OURS, ServerError, "no; fix it"),
+        (502, OURS, ServerError, "no; fix it"),
+        (504, OURS, ServerError, "no; fix it"),
+        (413, PAGE, ServerError, "nginx: client_max_body_size"),
+        (429, PAGE, UnavailableError, "answered 429 without a reason"),
+        (429, OURS, UnavailableError, "no; fix it"),
     ],
 )
 def test_an_error_in_our_shape_and_other_answers_of_a_proxy_are_told_apart(
-    status: int, content: str, kind: type[hrm_edge.ServerError], said: str
+    status: int, content: str, kind: type[ServerError], said: str
 ):
     error = failure(body(content, status, Retry_After="7"))
     assert type(error) is kind
     assert said in str(error)
-    if isinstance(error, hrm_edge.UnavailableError):
+    if isinstance(error, UnavailableError):
         assert error.retry_after_s == 7.0
 
 
@@ -115,7 +122,7 @@ def test_no_proxy_stands_between_a_client_and_its_own_machine(
     set_environment(monkeypatch, ENVIRONMENTS[name])
     with odd_server(lines(), body(MODELS)) as url:
         there = url.replace("127.0.0.1", host)
-        with hrm_edge.Client(there) as client:
+        with Client(there) as client:
             assert [model.name for model in client.models()] == ["m"]
 
 
@@ -131,13 +138,13 @@ def test_another_machine_is_asked_through_the_proxy_unless_no_proxy_names_it(
 
     with odd_server(lines(), proxy) as url:
         set_environment(monkeypatch, {variable: url})
-        with hrm_edge.Client("http://board.test:8000") as client:
+        with Client("http://board.test:8000") as client:
             client.models()
         assert asked == ["http://board.test:8000/models"]
         monkeypatch.setenv("no_proxy", ".test")
         with (
-            hrm_edge.Client("http://board.test:8000") as client,
-            pytest.raises(hrm_edge.UnreachableError, match="start hrm-serve there"),
+            Client("http://board.test:8000") as client,
+            pytest.raises(UnreachableError, match="start hrm-serve there"),
         ):
             client.models()
     assert len(asked) == 1
@@ -168,8 +175,8 @@ def test_a_proxy_that_cannot_be_used_is_named_without_its_password(
     value: str, monkeypatch: pytest.MonkeyPatch
 ):
     set_environment(monkeypatch, {"all_proxy": value.replace("//", "//me:secret@")})
-    with pytest.raises(hrm_edge.UnreachableError, match="the variable all_proxy") as raised:
-        hrm_edge.Client("http://board.test:8000").models()
+    with pytest.raises(UnreachableError, match="the variable all_proxy") as raised:
+        Client("http://board.test:8000").models()
     assert "secret" not in str(raised.value)
 
 
@@ -181,11 +188,8 @@ CERTIFICATE = (
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl on this machine to make a certificate with")
     folder = tmp_path_factory.mktemp("tls")
-    subprocess.run([openssl, *CERTIFICATE.split()], check=True, capture_output=True, cwd=folder)
+    ran(tool("openssl"), *CERTIFICATE.split(), cwd=folder)
     return folder / "cert.pem"
 
 
@@ -210,28 +214,31 @@ def test_handshake_that_does_not_come_is_cut_off(secure: Server):
             assert silent.recv(1) == b""
 
 
-def solve_at(url: str, *options: object) -> Result:
-    return invoked(main, QUESTION, "--url", url, *options)
-
-
 @pytest.mark.process
 def test_a_certificate_of_ones_own_is_trusted_if_it_is_passed(
     secure: Server, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ):
     url = secure.url
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    untrusted = solve_at(url)
-    assert (untrusted.exit_code, untrusted.stderr.count("\n")) == (3, 1)
-    assert "pass the server's certificate with --cacert" in untrusted.stderr
-    assert solve_at(url, "--cacert", certificate).exit_code == 0
-    with hrm_edge.Client(url, cacert=certificate) as client:
+    untrusted = rejected(main, QUESTION, "--url", url, status=3)
+    assert "pass the server's certificate with --cacert" in untrusted
+    succeeded(main, QUESTION, "--url", url, "--cacert", certificate)
+    with Client(url, cacert=certificate) as client:
         assert len(client.models()) == 1
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    assert solve_at(url).exit_code == 0
-    with pytest.raises(hrm_edge.UnreachableError):
-        hrm_edge.Client(url.replace("https:", "http:")).models()
-    other_name = solve_at(url.replace("127.0.0.1", "localhost"))
-    assert "use an address that the server's certificate names" in other_name.stderr
+    succeeded(main, QUESTION, "--url", url)
+    with pytest.raises(UnreachableError, match="write https://"):
+        Client(url.replace("https:", "http:")).models()
+    other_name = rejected(main, QUESTION, "--url", url.replace("127.0.0.1", "localhost"), status=3)
+    assert "use an address that the server's certificate names" in other_name
+
+
+def test_a_private_key_with_a_passphrase_is_rejected_and_nobody_is_asked(certificate: Path):
+    locked = certificate.with_name("locked.pem")
+    program = ["openssl", "ec", "-aes256", "-passout", "pass:x", "-in", "key.pem", "-out", locked]
+    subprocess.run(program, check=True, capture_output=True, cwd=certificate.parent)
+    with pytest.raises(ValueError, match=r"PEM lib.*without a passphrase"):
+        auth._check_certificate(certificate, locked)
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
@@ -239,9 +246,9 @@ def test_a_file_without_certificates_is_one_sentence(content: str | None, tmp_pa
     file = tmp_path / "cert.pem"
     if content is not None:
         file.write_text(content)
-    done = solve_at(f"https://127.0.0.1:{free_port()}", "--cacert", file)
-    assert (done.exit_code, done.stderr.count("\n")) == (3, 1)
-    assert f"{file} is not a file of certificates" in done.stderr
+    nobody = ("--url", f"https://127.0.0.1:{free_port()}")
+    told = rejected(main, QUESTION, *nobody, "--cacert", file, status=3)
+    assert f"{file} is not a file of certificates" in told
 
 
 BELL = "\x1b]52;c;ZXZpbA==\x07"
@@ -265,9 +272,7 @@ def test_a_push_follows_no_links(name: str, tmp_path: Path):
     (tmp_path / "secret").write_bytes((bundle / name).read_bytes())
     (bundle / name).unlink()
     (bundle / name).symlink_to(tmp_path / "secret")
-    done = invoked(push_main, bundle, "http://127.0.0.1:9")
-    assert done.exit_code == 2
-    assert "no answer" not in done.stderr
+    assert "no answer" not in rejected(push_main, bundle, "http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize(("connections", "most"), [(1, 1), (3, 3), (None, 4)])
@@ -283,38 +288,38 @@ def test_so_many_batches_are_sent_at_once(connections: int | None, most: int):
         lines(*[solved(number, SOLVED) for number in range(1, 33)])(handler)
 
     models = body(json.dumps({"models": [{**MODEL, "slots": 4}]}))
-    with odd_server(reply, models) as url, hrm_edge.Client(url, connections=connections) as client:
+    with odd_server(reply, models) as url, Client(url, connections=connections) as client:
         assert len(client.solve_many([OPEN] * 192)) == 192
     assert max(counts) == most
 
 
-def answered(piece: requests.Piece) -> Iterator[requests.Numbered]:
+def answered(piece: Piece) -> Iterator[Numbered]:
     for position in reversed(piece):
         yield position, REFUSAL
 
 
-def some_pieces(count: int) -> Iterator[requests.Piece]:
-    return requests.pieces_of([REFUSAL] * count)
+def some_pieces(count: int) -> Iterator[Piece]:
+    return pieces_of([REFUSAL] * count)
 
 
 @pytest.mark.parametrize("count", [0, 1, 32, 33, 500])
 def test_every_puzzle_of_every_piece_is_answered_once(count: int):
-    found = [position for position, _ in requests.merged(answered, some_pieces(count), 3)]
+    found = [position for position, _ in merged(answered, some_pieces(count), 3)]
     assert sorted(found) == list(range(count))
 
 
 def test_a_piece_that_hangs_bounds_what_waits_for_it():
     go_on = threading.Event()
 
-    def send(piece: requests.Piece) -> Iterator[requests.Numbered]:
+    def send(piece: Piece) -> Iterator[Numbered]:
         if 0 in piece:
             go_on.wait(30)
         yield from answered(piece)
 
     found = set()
-    for position, _ in requests.merged(send, some_pieces(2_000), 2):
+    for position, _ in merged(send, some_pieces(2_000), 2):
         found.add(position)
-        if len(found) == (requests.MAX_AHEAD * 2 - 1) * requests.NUM_PUZZLES:
+        if len(found) == (MAX_AHEAD * 2 - 1) * NUM_PUZZLES:
             go_on.set()  # nothing else was begun
     assert found == set(range(2_000))
 
@@ -322,17 +327,17 @@ def test_a_piece_that_hangs_bounds_what_waits_for_it():
 def test_the_first_error_ends_a_run_and_leaving_it_ends_its_threads():
     sent = []
 
-    def send(piece: requests.Piece) -> Iterator[requests.Numbered]:
+    def send(piece: Piece) -> Iterator[Numbered]:
         sent.extend(piece)
         if 64 in piece:
-            raise hrm_edge.UnreachableError("it is gone: start it.")
+            raise UnreachableError("it is gone: start it.")
         yield from answered(piece)
 
-    with pytest.raises(hrm_edge.UnreachableError, match="it is gone"):
-        list(requests.merged(send, some_pieces(2_000), 2))
+    with pytest.raises(UnreachableError, match="it is gone"):
+        list(merged(send, some_pieces(2_000), 2))
     assert len(sent) < 1000
     sent.clear()
-    left = requests.merged(answered, some_pieces(2_000), 2)
+    left = merged(answered, some_pieces(2_000), 2)
     next(left)
     left.close()
     wait_for(lambda: all(thread.name != "hrm-batch" for thread in threading.enumerate()))

@@ -1,20 +1,19 @@
 """Every command: version, help, completion, imports at the start, and `hrm NAME`."""
 
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 import typer.main
-from cli_tools import invoked
+from cli_tools import invoked, ran
+from files import text_of
 
 from hrm_edge import commands
 
-PYPROJECT = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
+PYPROJECT = text_of("pyproject.toml")
 Run = Callable[..., tuple[int, str, str]]
 SCRIPTS = dict(re.findall(r'^(hrm-\w+) = "([\w.]+:\w+)"$', PYPROJECT, re.MULTILINE))
 
@@ -110,8 +109,7 @@ print(sorted({name.partition(".")[0] for name in sys.modules}), file=sys.stderr)
 @pytest.mark.process
 def test_no_command_imports_anything_heavy_before_it_begins():
     targets = [entry.target for entry in commands.COMMANDS.values()]
-    program = [sys.executable, "-c", ASK_FOR_HELP, "--", *targets]
-    ended = subprocess.run(program, capture_output=True, text=True, check=True)
+    ended = ran(sys.executable, "-c", ASK_FOR_HELP, "--", *targets)
     assert ended.stdout.count("Usage: ") == len(commands.COMMANDS)
     loaded = set(re.findall(r"'(\w+)'", ended.stderr))
     assert not loaded & set(HEAVY.split())

@@ -1,17 +1,19 @@
 """`import hrm_edge`: the shipped models from Python, in this process and through a server."""
 
 import inspect
+import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cli_tools import invoked
+from cli_tools import ran, rejected, succeeded
 from key_tools import USER, write_key_file
-from odd_server import OPEN, SOLVED, Reply, answer, body, odd_server
+from odd_server import OPEN, SOLVED, Reply, answer, body, odd_server, refused
 from service_tools import PATIENCE_S, free_port, hrm_serve
 
 import hrm_edge
@@ -32,7 +34,7 @@ SMALL = ".2..6.51.3..3.2.5.65.24.16.5...3.4.6"
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server with a key."""
     keys = write_key_file(tmp_path_factory.mktemp("keys"))
-    with hrm_serve("sudoku", "--threads=1", "--keys", keys, key=USER) as server:
+    with hrm_serve("sudoku", "--keys", keys, key=USER) as server:
         yield server.url
 
 
@@ -103,18 +105,55 @@ def test_key_from_argument_environment_or_file(
     with hrm_edge.Client(served) as client, pytest.raises(hrm_edge.ServerError) as refused:
         client.models()
     assert refused.value.status == 401
-    monkeypatch.setenv("HRM_API_KEY", USER)
+    monkeypatch.setenv("HRM_API_KEY", f"{USER}\n")  # as a mounted secret ends
     with hrm_edge.Client(served) as client:
         assert len(client.models()) == 1
     monkeypatch.setenv("HRM_API_KEY", "another")
+    with pytest.raises(hrm_edge.UnreachableError, match="never writes") as unusable:
+        hrm_edge.Client(served, api_key=f"{USER}\nb")
+    assert USER not in str(unusable.value)
     with hrm_edge.Client(served, api_key=USER) as client:
         assert len(client.models()) == 1
-    without = invoked(main, SUDOKU, "--url", served)
-    assert without.exit_code == 3
-    assert without.stderr.startswith("hrm-solve: this server requires a key")
+    without = rejected(main, SUDOKU, "--url", served, status=3)
+    assert without.startswith("hrm-solve: this server requires a key")
     (tmp_path / "key").write_text(f"{USER}\n")
-    known = invoked(main, SUDOKU, "--url", served, "--key-file", tmp_path / "key")
-    assert (known.exit_code, known.stdout[:9]) == (0, "534678912"), known.stderr
+    known = succeeded(main, SUDOKU, "--url", served, "--key-file", tmp_path / "key")
+    assert known.stdout[:9] == "534678912"
+    (tmp_path / "key").write_text("\n")
+    assert "is empty" in rejected(main, SUDOKU, "--key-file", tmp_path / "key")
+
+
+PROGRAMS = {
+    "forked workers share a client": """
+from multiprocessing import get_context
+client = hrm_edge.Client(url)
+client.solve(puzzle)
+def status(_): return client.solve(puzzle).status
+with get_context("fork").Pool(4) as pool: print({*pool.map(status, range(20))})""",
+    "a thread outlives the main one": """
+import threading
+def first(): print({hrm_edge.Client(url).solve(puzzle).status})
+threading.Thread(target=first).start()""",
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_program_may_use_a_client_in_its_workers_and_late(program: str, with_key: str):
+    start = "import sys, hrm_edge; _, url, puzzle = sys.argv\n"
+    done = ran(sys.executable, "-c", start + program, with_key, SUDOKU, timeout=PATIENCE_S)
+    assert (done.stdout, done.stderr) == ("{'proven'}\n", "")
+
+
+@pytest.mark.parametrize("options", [{"connections": 0}, {"timeout_s": 0}, {"timeout_s": np.inf}])
+def test_a_client_that_could_never_answer_is_not_made(options: dict[str, Any]):
+    with pytest.raises(ValueError, match=r" is (0|inf): pass "):
+        hrm_edge.Client(**options)
+
+
+def _closed() -> hrm_edge.Client:
+    with hrm_edge.Client() as client:
+        return client
 
 
 ODD_STREAMS = {
@@ -139,12 +178,23 @@ def test_a_broken_stream_is_sent_again_and_yields_a_segment_once():
     view = SegmentView(segment=1, attempt=0, solution=OPEN, changed=[], margin=0.0, verified=False)
     seen = f"event: segment\ndata: {view.model_dump_json()}\n\n"
     rest = f"event: answer\ndata: {answer(SOLVED).model_dump_json()}\n\n"
-    replies = iter([body(seen), body(""), body(seen * 2 + rest)])
+    lost = f"event: error\ndata: {json.dumps(refused(1, reason='engine-lost'))}\n\n"
+    replies = iter([body(seen * 2), body(""), body(lost), body(seen + rest)])
     with (
         odd_server(lambda handler: next(replies)(handler)) as url,
         hrm_edge.Client(url, patience_s=PATIENCE_S) as client,
     ):
         assert [*client.stream(SUDOKU)] == [view, view, answer(SOLVED)]
+
+
+def test_a_puzzle_whose_answer_breaks_is_sent_again():
+    whole = answer(SOLVED).model_dump_json()
+    replies = iter([body(whole[:9], Content_length="99"), body(whole)])
+    with (
+        odd_server(lambda handler: next(replies)(handler)) as url,
+        hrm_edge.Client(url, patience_s=PATIENCE_S) as client,
+    ):
+        assert client.solve(SUDOKU) == answer(SOLVED)
 
 
 FAULTS = {
@@ -156,6 +206,7 @@ FAULTS = {
     "no list": lambda: hrm_edge.solve_many(SUDOKU),
     "no bundle": lambda: hrm_edge.solve(SUDOKU, bundle="nowhere"),
     "nobody": lambda: hrm_edge.Client(f"127.0.0.1:{free_port()}").solve(SUDOKU),
+    "a closed client": lambda: _closed().solve_many([SUDOKU] * 33),
     "no address": lambda: hrm_edge.Client("http://[::1"),
     "a list for a server": lambda: hrm_edge.Client().solve_many(SUDOKU),
 }

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 from bundle_tools import shipped
-from cli_tools import invoked, succeeded
+from cli_tools import invoked, json_of, succeeded
 from echo_bundle import write_echo_bundle
+from files import text_of
 
 from hrm_edge.shipped import about, demo, models
 from hrm_edge.solvers import from_bundles
 from hrm_edge_runtime.api.schema import SolveRequest
-from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, shipped_bundles
+from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.engines import cpu_times
 from hrm_parity.cli import ParityOptions, compare_engines
 
-CARDS = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+CARDS = text_of("docs/models.md")
 
 
 def test_every_shipped_model_is_listed_with_a_puzzle_that_it_reads():
-    listed = json.loads(invoked(models, "--json").stdout)
+    listed = json_of(models)
     assert [model["name"] for model in listed] == list(shipped_bundles())
     for model in listed:
         _, _, puzzle, _, name, *_ = shlex.split(model["example"])
@@ -61,7 +61,7 @@ def test_a_precision_that_may_lose_more_than_a_point_is_undecided(name: str):
 def test_a_bundle_of_ones_own_is_told_as_far_as_it_says(tmp_path: Path):
     path = write_echo_bundle(tmp_path / "echo.bundle")
     assert "\n# echo\n" in succeeded(models, path).stdout
-    (listed,) = json.loads(succeeded(models, path, "--json").stdout)
+    (listed,) = json_of(models, path)
     assert (listed["name"], listed["board"], listed["solved"]) == ("echo", "4x4", None)
     told = invoked(models, "--example", path).stdout.splitlines()
     assert told[0].startswith("# echo: ")
@@ -92,7 +92,7 @@ def test_times_are_measured_on_request(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert "models --measure times them on this CPU" in succeeded(models).stdout
     succeeded(models, "sudoku-6x6", "--measure")
-    (model,) = json.loads(invoked(models, "sudoku-6x6", "--json").stdout)
+    (model,) = json_of(models, "sudoku-6x6")
     assert set(model["segment_ms"]) == {"fp32", "fp16", "int8"}
     assert model["auto"] in model["segment_ms"]
     after = succeeded(models).stdout
@@ -116,14 +116,9 @@ def test_the_demo_of_arc_is_a_right_answer_and_shows_how_many_are():
     assert "arc-7x7 is right on 32 of 76 tasks with 16 attempts." in shown
 
 
-PATHS = sorted(SHIPPED_BUNDLES.glob("*.bundle"))
-every_bundle = pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-
-
-@every_bundle
-def test_every_shipped_bundle_still_says_what_pytorch_said(path: Path):
-    bundle = Bundle.open(path)
-    comparison = compare_engines(bundle, ParityOptions(engine="cpu:fp32"))
+@pytest.mark.parametrize("name", shipped_bundles())
+def test_every_shipped_bundle_still_says_what_pytorch_said(name: str):
+    comparison = compare_engines(shipped(name), ParityOptions(engine="cpu:fp32"))
     assert not comparison.breaks, comparison.breaks
 
 

@@ -12,16 +12,15 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from cli_tools import invoked
-from click.testing import Result
-from odd_server import OPEN, PUZZLE, REFUSAL, SOLVED, answer, body, lines, odd_server, solver_of
-from scripted_server import examples
+from cli_tools import ran, rejected, succeeded
+from files import lines_in
+from odd_server import OPEN, REFUSAL, SOLVED, answer, body, lines, odd_server
+from scripted_server import PUZZLE, examples
 from service_tools import PATIENCE_S, Server, command, free_port, running, wait_for
 
 from hrm_edge import client
 from hrm_edge.cli import main
 from hrm_edge.client import Client, RetryPolicy
-from hrm_edge.connection import read_key
 from hrm_edge.errors import UnavailableError
 from hrm_edge.output import Tally, continued, summary
 from hrm_edge.puzzles import (
@@ -33,12 +32,16 @@ from hrm_edge.puzzles import (
     require_file,
 )
 from hrm_edge.requests import RequestOrRefusal
-from hrm_edge.solvers import Reply, Solver, options_of, solve_in_order
+from hrm_edge.solvers import Reply, SolveAll, Solver, options_of, solve_in_order
 from hrm_edge_runtime.api.schema import ErrorDetail
 from hrm_puzzles import registry
 from hrm_puzzles.reading.records import records_in
 
 CSV = "source,question,answer,rating\n"
+
+
+def solver_of(solve_all: SolveAll) -> Solver:
+    return Solver(puzzles={"m": PUZZLE}, solve_all=solve_all)
 
 
 def test_a_solution_in_the_file_is_known_and_never_sent():
@@ -191,7 +194,7 @@ class Run:
 
     def require_right_answers(self) -> int:
         """Return how many answers the file has; each is that of the question at its place."""
-        records = [json.loads(line) for line in self.out.read_text().splitlines()]
+        records = lines_in(self.out.read_text())
         assert [record["number"] for record in records] == list(range(1, len(records) + 1))
         for record in records:
             question = self.questions[record["number"] - 1]
@@ -210,9 +213,7 @@ def test_a_run_killed_at_any_moment_is_finished_by_the_same_command(tmp_path: Pa
         assert 0 < torn.count(b"\n") < len(run.questions)
         # as a kill in the middle of a line would leave it
         run.out.write_bytes(torn + b'{"number": ')
-        rest = run.command(server, "--json")
-        done = subprocess.run(rest, capture_output=True, text=True, timeout=PATIENCE_S)
-    assert done.returncode == 0, done.stderr
+        done = ran(*run.command(server, "--json"), timeout=PATIENCE_S)
     assert run.require_right_answers() == 120
     assert run.out.read_bytes().startswith(torn)
     counts = json.loads(done.stdout)
@@ -288,20 +289,8 @@ def test_what_a_model_halted_on_is_solved_only_by_the_callers_own_label():
     assert tally.text().startswith("4 puzzles: 4 halted, 1 right by their labels; ")
 
 
-def test_a_key_file_holds_one_word(tmp_path: Path):
-    (tmp_path / "key").write_text("from-the-file\n")
-    assert read_key(tmp_path / "key") == "from-the-file"
-    (tmp_path / "empty").touch()
-    with pytest.raises(ValueError, match="is empty"):
-        read_key(tmp_path / "empty")
-
-
 SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 REMARK = "solving here with the shipped models"
-
-
-def solve_here(*arguments: object) -> Result:
-    return invoked(main, *arguments, "--threads=1")
 
 
 @pytest.fixture
@@ -313,8 +302,7 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_puzzle_is_solved_here_if_no_server_answers(nobody: str):
-    done = solve_here(SUDOKU)
-    assert done.exit_code == 0, done.stderr
+    done = succeeded(main, SUDOKU, "--threads=1")
     assert done.stdout.startswith("534678912")
     assert done.stderr == f"no server answers at {nobody}: {REMARK}\n"
 
@@ -324,7 +312,6 @@ def test_a_named_server_is_not_replaced(named: str, nobody: str, tmp_path: Path)
     key = tmp_path / "key"
     key.write_text("secret\n")
     option = f"--url={nobody}" if named == "url" else f"--key-file={key}"
-    done = solve_here(SUDOKU, option)
-    assert done.exit_code == 3
-    assert f"no answer from {nobody}" in done.stderr
-    assert REMARK not in done.stderr
+    told = rejected(main, SUDOKU, option, "--threads=1", status=3)
+    assert f"no answer from {nobody}" in told
+    assert REMARK not in told

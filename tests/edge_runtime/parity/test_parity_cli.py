@@ -1,7 +1,6 @@
 """Parity: engines in lockstep, the first fault by name, and the report of hrm-parity."""
 
 import itertools
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bundle_tools import restate
-from cli_tools import invoked
-from click.testing import Result
+from cli_tools import invoked, json_of, rejected, succeeded
 from scripted_engine import ScriptedEngine
 
 from hrm_edge_runtime.contract.bundle import Bundle, Golden
@@ -29,8 +27,8 @@ from hrm_puzzles.data.sources import Questions, questions_made
 SUDOKU = registry.get("sudoku-4x4")
 
 
-def parity(bundle: Path, *arguments: object) -> Result:
-    return invoked(app, bundle, "--threads=1", *arguments)
+def passed(bundle: Path, *arguments: object) -> str:
+    return succeeded(app, bundle, "--threads=1", *arguments).output
 
 
 @pytest.fixture
@@ -42,17 +40,16 @@ def two_precisions(copied: Path) -> Path:
 
 
 def test_an_honest_bundle_passes(tiny_bundle: Path):
-    ended = parity(tiny_bundle)
-    assert ended.exit_code == 0, ended.output
-    assert "passed: every gate holds" in ended.output
-    assert "5 puzzles (golden traces)" in ended.output
+    output = passed(tiny_bundle)
+    assert "passed: every gate holds" in output
+    assert "5 puzzles (golden traces)" in output
 
 
 def test_a_turned_puzzle_table_is_an_exit_code_of_1_in_segment_1(copied: Path):
     table = np.load(copied / "puzzle_table.npy")
     np.save(copied / "puzzle_table.npy", np.roll(table, 1, axis=0))
     restate(copied)  # a faulty export: the hashes fit
-    ended = parity(copied)
+    ended = invoked(app, copied, "--threads=1")
     assert ended.exit_code == 1
     assert "first break: worst logit_gap in segment 1, puzzle" in ended.output
 
@@ -65,9 +62,7 @@ def test_fresh_puzzles_and_data_sets_are_compared(two_precisions: Path, tmp_path
         "test split of data": ["--data", tmp_path / "data"],
     }
     for source, more in sources.items():
-        ended = parity(two_precisions, "--engine", "cpu:fp16", *more, "--json")
-        found = json.loads(ended.output)
-        assert ended.exit_code == 0
+        found = json_of(app, two_precisions, "--engine", "cpu:fp16", *more, "--threads=1")
         assert (found["passed"], found["puzzles"]) == (True, source)
         assert found["candidate"] == "cpu:fp16"
         assert found["reference"] == "cpu:fp32"
@@ -79,18 +74,16 @@ def test_too_few_puzzles(two_precisions: Path, tmp_path: Path, count: int, is_un
     inputs_NT = np.random.default_rng(0).integers(1, 6, (count, 16), dtype=np.int32)
     datasets.write_split(tmp_path / "data", "test", inputs_NT, inputs_NT, puzzle=SUDOKU)
     options = ["--engine", "cpu:fp16", "--data", tmp_path / "data", "--puzzles", count]
-    ended = parity(two_precisions, *options)
-    assert ended.exit_code == 0, ended.output
-    assert "passed: every gate holds" in ended.output
-    assert (f"{count:,} puzzles cannot tell exact_loss" in ended.output) == is_unsure
+    output = passed(two_precisions, *options)
+    assert "passed: every gate holds" in output
+    assert (f"{count:,} puzzles cannot tell exact_loss" in output) == is_unsure
 
 
 @pytest.mark.parametrize("arguments", [["--puzzles", "4"], ["--against", "cpu"]])
 def test_an_engine_is_not_compared_with_itself(tiny_bundle: Path, arguments: list[str]):
-    ended = parity(tiny_bundle, "--engine", "cpu", *arguments)
-    assert ended.exit_code == 2
-    assert "compared with itself" in ended.stderr
-    assert ended.stderr.startswith("hrm-parity: ")
+    sentence = rejected(app, tiny_bundle, "--engine", "cpu", *arguments)
+    assert "compared with itself" in sentence
+    assert sentence.startswith("hrm-parity: ")
 
 
 MAX_SEGMENTS = 6

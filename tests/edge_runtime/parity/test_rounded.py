@@ -5,7 +5,7 @@ import pytest
 from bundle_tools import shipped
 from cli_tools import succeeded
 
-from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
+from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_parity.cli import ROUNDED
 from hrm_parity.cli import main as app
@@ -13,7 +13,6 @@ from hrm_parity.measures import output_measures
 from hrm_parity.report import GATES
 from hrm_parity.rounded import product, rounded_engine
 
-NAMES = sorted(path.stem for path in SHIPPED_BUNDLES.glob("*.bundle"))
 MARGIN = {"rounded": 2, "rounded16": 1}
 """How many times smaller than its gate the drift must be.
 
@@ -45,7 +44,7 @@ def largest_drift(name: str, engine_name: str) -> float:
 
 
 @pytest.mark.parametrize("engine_name", ROUNDED)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", shipped_bundles())
 def test_a_shipped_float16_form_drifts_less_than_its_gate(name: str, engine_name: str):
     gate = GATES["fp16"]["golden"].first_segment["worst"]["logit_drift"]
     assert largest_drift(name, engine_name) <= gate / MARGIN[engine_name]

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from bundle_tools import restate, turn_head
 from echo_bundle import ECHO_STEP, GROWING_STEP, LONG_STEP, write_echo_bundle
+from house import DEFAULTS
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
@@ -22,9 +23,6 @@ from hrm_edge_server.library import Library
 from hrm_parity.trial import try_bundle
 
 pytestmark = pytest.mark.process
-DEFAULTS = LaneDefaults(
-    engine="cpu:fp32", num_slots=2, num_threads=1, queue_limit=8, max_attempts=2
-)
 NAN_STEP = ECHO_STEP.replace(
     "halt_margin_B = ReduceSum <keepdims = 0> (tokens_float_BT, axis_1)",
     "sum_B = ReduceSum <keepdims = 0> (tokens_float_BT, axis_1)\n  less_B = Sub (sum_B, sum_B)\n"

@@ -7,14 +7,14 @@ import pickle
 import shutil
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from bundle_tools import restate, shipped
+from bundle_tools import restate, shipped, with_manifest
+from files import edited
 from onnx.external_data_helper import set_external_data
 
 from hrm_edge_runtime.api.served_model import ServedModel
@@ -32,13 +32,6 @@ Change = Callable[[Path], object]
 @pytest.fixture
 def bundle(copied: Path) -> Path:
     return copied
-
-
-def edit(bundle: Path, change: Callable[[Fields], object]) -> None:
-    """Change the manifest as a stranger would, by hand."""
-    fields = json.loads((bundle / "manifest.json").read_text())
-    change(fields)
-    (bundle / "manifest.json").write_text(json.dumps(fields))
 
 
 def refused(bundle: Path, saying: str) -> None:
@@ -81,7 +74,16 @@ def holding(content: bytes, name: str = "manifest.json") -> Change:
 
 
 def stating(**fields: object) -> Change:
-    return lambda bundle: edit(bundle, lambda stated: stated.update(fields))
+    """Change the manifest as a stranger would, by hand; None removes a field."""
+
+    def change(bundle: Path) -> None:
+        with edited(bundle / "manifest.json") as stated:
+            for name, value in fields.items():
+                stated[name] = value
+                if value is None:
+                    del stated[name]
+
+    return change
 
 
 def rewritten(**fields: object) -> Change:
@@ -107,7 +109,8 @@ def linked(name: str) -> Change:
 def unlisted(name: str) -> Change:
     def change(bundle: Path) -> None:
         with_graphs(bundle, cpu_graphs="cpu.onnx", unrolled="unrolled.onnx")
-        edit(bundle, lambda fields: fields["files"].pop(name))
+        with edited(bundle / "manifest.json") as fields:
+            del fields["files"][name]
 
     return change
 
@@ -123,10 +126,7 @@ FAULTS = {
     "huge": (holding(b" " * (1 << 20) + b"{}"), "more than 1048576 bytes"),
     "format": (stating(format_version=1), "format version 1"),
     "unknown field": (stating(run_this="rm -r"), "'run_this'"),
-    "missing field": (
-        lambda bundle: edit(bundle, lambda fields: fields.pop("hidden_size")),
-        "'hidden_size'",
-    ),
+    "missing field": (stating(hidden_size=None), "'hidden_size'"),
     "no number": (
         stating(halting={"policy": "learned", "threshold": float("nan")}),
         r"halting\.threshold",
@@ -319,7 +319,7 @@ def test_a_row_is_found_by_its_name_and_all_rows_whose_names_begin_alike():
 def test_the_tasks_of_a_bundle_are_those_of_its_names_where_no_file_states_them():
     bundle = shipped("arc-7x7")
     files = {name: entry for name, entry in bundle.manifest.files.items() if name != "tasks.json"}
-    older = replace(bundle, manifest=bundle.manifest.model_copy(update={"files": files}))
+    older = with_manifest(bundle, files=files)
     assert sorted(older.tasks()) == sorted(bundle.tasks())
     assert len(bundle.tasks()) == 76
     assert older.example() == older.golden_example()
@@ -340,7 +340,7 @@ def test_a_bundle_begins_with_the_tasks_that_its_model_answers_right(arc: Path):
     question = {"task": name, "input": pair["input"]}
     answer = {"task": name, "input": pair["output"]}
     assert bundle.example() == (question, answer)
-    edit(arc, lambda fields: fields.pop("held_out_tasks"))
+    stating(held_out_tasks=None)(arc)
     without_results = Bundle.open(arc)
     assert without_results.example() == without_results.golden_example()
 
@@ -354,16 +354,15 @@ def test_a_bundle_begins_with_the_tasks_that_its_model_answers_right(arc: Path):
     ],
 )
 def test_task_results_that_cannot_be_are_rejected(arc: Path, results: Fields, problem: str):
-    edit(arc, lambda fields: fields.update(held_out_tasks=results))
+    stating(held_out_tasks=results)(arc)
     refused(arc, problem)
 
 
 @pytest.mark.parametrize("tests", [[], [{"input": [[1]]}], [{"input": [[1]], "output": "x"}], 5])
 def test_a_right_task_needs_its_held_out_pair(arc: Path, tests: object):
-    tasks = json.loads((arc / "tasks.json").read_text())
-    first = next(iter(tasks))
-    tasks[first]["test"] = tests
-    (arc / "tasks.json").write_text(json.dumps(tasks))
+    with edited(arc / "tasks.json") as tasks:
+        first = next(iter(tasks))
+        tasks[first]["test"] = tests
     restate(arc)
     with pytest.raises(BundleError, match=f"lacks a held-out pair of the task '{first}'"):
         Bundle.open(arc).example()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from bundle_tools import restate, shipped
 from echo_bundle import write_echo_bundle
+from files import text_of
 from huggingface_hub import ModelCard
 
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -14,8 +15,7 @@ from hrm_edge_runtime.contract.card import accuracy_of, card_of, interval
 from hrm_edge_runtime.contract.manifest import CARD_NAME
 from hrm_edge_runtime.contract.shipped import shipped_bundles
 
-ROOT = Path(__file__).parents[3]
-TRAINING = (ROOT / "tools" / "train-shipped.sh").read_text(encoding="utf-8")
+TRAINING = text_of("tools/train-shipped.sh")
 
 
 def card(bundle: Bundle) -> str:

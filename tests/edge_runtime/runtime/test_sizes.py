@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from cli_tools import succeeded
+from puzzle_tools import question_of
 from service_tools import Server, hrm_serve
 
 import hrm_edge
@@ -14,11 +15,6 @@ from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT, Puzzle
 
 KINDS = {"maze-12x12": "maze-14x14", "maze-7x11": "maze-14x14", "logistics-5x6": "logistics-6x6"}
-
-
-def question_of(kind: str) -> str:
-    puzzle = registry.get(kind)
-    return puzzle.asked(puzzle.generate(np.random.default_rng(3), "medium").question, "")
 
 
 def is_proven(puzzle: Puzzle, question: object, solution: object) -> bool:
@@ -30,14 +26,14 @@ def is_proven(puzzle: Puzzle, question: object, solution: object) -> bool:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with hrm_serve("logistics-6x6", "maze-8x8", "maze-14x14", "--threads=1") as server:
+    with hrm_serve("logistics-6x6", "maze-8x8", "maze-14x14") as server:
         yield server
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_answers_in_the_size_asked(server: Server, kind: str):
-    question = question_of(kind)
+    question = question_of(kind, "medium")
     answer = server.solve(question).json()
     assert (answer["status"], answer["model"]) == ("proven", KINDS[kind])
     assert is_proven(registry.get(kind), question, answer["solution"])
@@ -52,21 +48,14 @@ def test_a_server_answers_in_the_size_asked(server: Server, kind: str):
 
 @pytest.mark.process
 def test_the_command_checks_the_answer_of_a_server_in_the_size_asked(server: Server):
-    question = question_of("maze-12x12")
+    question = question_of("maze-12x12", "medium")
     done = succeeded(main, question, "--url", server.url)
     assert is_proven(registry.get("maze-12x12"), question, done.stdout.rstrip("\n"))
 
 
-@pytest.mark.process
-def test_a_board_that_is_too_large_names_the_export(server: Server):
-    error = server.solve(question_of("maze-15x20")).json()["error"]
-    assert error["rule"] == "too-large"
-    assert "hrm-export CHECKPOINT --board 15x20" in error["remedy"]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_python_answers_in_the_size_asked(kind: str):
-    question = question_of(kind)
+    question = question_of(kind, "medium")
     answer = hrm_edge.solve(question)
     assert (answer.status, answer.model) == ("proven", KINDS[kind])
     assert is_proven(registry.get(kind), question, answer.solution)

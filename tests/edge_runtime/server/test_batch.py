@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, engine_of, until
+from files import lines_in
 from scripted_server import LANE, QUESTION, SOLUTION, examples
 from service_tools import NDJSON, Server
 
@@ -33,10 +34,6 @@ BAD_LINES = [
     b'{"puzzle": "x", "model": "other"}',
     b'{"puzzle": "1", "attempts": 99}',
 ]
-
-
-def lines_in(body: bytes) -> list[Any]:
-    return list(map(json.loads, body.splitlines()))
 
 
 def ask_all(server: Server, body: bytes, order: str) -> list[Any]:

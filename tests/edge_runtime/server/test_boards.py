@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from asgi_tools import QUICK, app_over, serving
 from bundle_tools import shipped
-from cell_sets import open_maze
+from puzzle_tools import open_maze
 from scripted_server import NAME
 from starlette.testclient import TestClient
 

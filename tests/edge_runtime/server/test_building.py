@@ -14,8 +14,8 @@ import onnx
 import pytest
 from bundle_tools import restate
 from scripted_server import QUESTION
-from service_tools import Server, is_gone, refusal, wait_for
-from stand_ins import BUILD_COMMAND, FAKES, with_precisions
+from service_tools import Server, children_of, is_gone, refusal, wait_for
+from stand_ins import BUILD_COMMAND, FAKES, python_path, with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
 
@@ -33,8 +33,7 @@ serve()
 @pytest.fixture
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The model `second` is not built before this file is there."""
-    path = os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
-    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("PYTHONPATH", python_path(FAKES))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_TENSORRT_WAITS_FOR", str(tmp_path / "gate"))
     monkeypatch.setenv("FAKE_TENSORRT_WAITS_IN", "step.fp16.onnx")
@@ -66,7 +65,7 @@ PARTIAL = {"ready": 1, "loading": 1, "failed": 0}
 
 def states(server: Server) -> dict[str, str]:
     try:
-        models = server.http.get("/models").json()["models"]
+        models = server.models()
     except httpx.TransportError:  # it does not listen yet
         return {}
     return {model["name"]: model["state"] for model in models}
@@ -84,7 +83,7 @@ def test_a_server_waits_for_its_only_model_and_a_failed_build_is_one_sentence_an
     wait_for(lambda: progress(server).get("precision") == "fp16")
     assert server.status("/livez") == 200
     assert refusal(server.solve(QUESTION)) == (503, "loading")
-    (child,) = server.children()
+    (child,) = children_of(server.process)
     os.kill(child, signal.SIGKILL)
     assert server.exit_status() == 3
     killed = "no TensorRT engine was built (fp16: the build was killed by signal 9 (SIGKILL)"
@@ -106,13 +105,13 @@ def test_a_second_model_joins_later(serve: Serve, gate: Path):
     gate.touch()
     server.wait_until_ready()
     assert server.solve(QUESTION, model="second").status_code == 200
-    _, second = server.http.get("/models").json()["models"]
+    _, second = server.models()
     assert second["precision"] == "fp16"
     assert second["precision_reason"].endswith(": fp16 is chosen.")
     wait_for(lambda: f"ready: {server.url}\n" in server.log)
     assert server.log.index("serving 1 of 2 models") < server.log.index("ready: http")
-    os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
-    wait_for(lambda: server.slots()["engine"]["losses"] == 1)
+    os.kill(server.engine["pid"], signal.SIGKILL)
+    wait_for(lambda: server.engine["losses"] == 1)
     server.wait_until_ready()
     assert states(server) == {"tiny": "ready", "second": "ready"}
 
@@ -120,10 +119,10 @@ def test_a_second_model_joins_later(serve: Serve, gate: Path):
 def test_with_ready_first_one_model_is_enough_and_a_stop_ends_the_build(serve: Serve):
     server = serve("tiny", "second", options=("--ready=first",))
     wait_for(lambda: states(server) == {"tiny": "ready", "second": "loading"})
-    wait_for(lambda: len(server.children()) > 2)  # a tracker, the engine and the build
+    wait_for(lambda: len(children_of(server.process)) > 2)  # a tracker, the engine and the build
     ready = server.http.get("/readyz")
     assert (ready.status_code, ready.json()) == (200, {"state": "partial", "models": PARTIAL})
-    children = server.children()
+    children = children_of(server.process)
     server.process.send_signal(signal.SIGTERM)
     assert server.exit_status() == 0
     wait_for(lambda: all(map(is_gone, children)))
@@ -139,7 +138,7 @@ def test_a_model_that_does_not_build_is_listed_with_its_reason_and_the_other_ser
     server = serve("second", "tiny")
     server.wait_until_ready()
     assert states(server) == {"tiny": "ready", "second": "failed"}
-    models = {model["name"]: model for model in server.http.get("/models").json()["models"]}
+    models = {model["name"]: model for model in server.models()}
     killed = "killed by signal 9 (SIGKILL), usually out of memory"
     assert killed in models["second"]["problem"]
     assert models["tiny"]["problem"] is None

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
-import subprocess
+import struct
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 from asgi_tools import live
+from cli_tools import ran
 from service_tools import head, starting, wait_for
 from starlette.requests import Request
 
@@ -319,30 +320,36 @@ async def test_the_connection_that_holds_the_most_makes_room():
 
 
 @pytest.mark.parametrize(
-    ("request_head", "status"),
+    ("request_head", "status", "cause"),
     [
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", 400),
-        (GET.replace(b"\r\n", b"\n"), 400),
-        (GET[:-2] + b"a:\r\n" * 101, 431),
-        (GET[:-2] + b"a:\r\n" * 101 + b"\r\n", 431),
-        (with_length(3, "/", "transfer-encoding: chunked"), 400),
-        (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n", 501),
-        (b"CONNECT a:443 HTTP/1.1\r\nhost: a\r\n\r\n", 501),
-        (b"GET /" + b"y" * 20_000, 431),
-        (ONE_BYTE + b"0\r\n" + b"x: y\r\n" * HEADER_BYTES, 431),
-        (ONE_BYTE + b"1;" + b"y" * 2 * HEADER_BYTES, 431),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400, "illegal request line"),
+        (b"GET / HTTP/1.1\r\n\r\n", 400, "Missing mandatory Host: header"),
+        (GET.replace(b"\r\n", b"\r\nhost: b\r\n", 1), 400, "Found multiple Host: headers"),
+        (GET[:-2] + b'yyy"\x00\r\n\r\n', 400, "illegal header line"),
+        (with_length(1, "/", "content-length: 2"), 400, "conflicting Content-Length headers"),
+        (GET.replace(b"\r\n", b"\n"), 400, "a line without CR"),
+        (GET[:-2] + b"a:\r\n" * 101, 431, "its header is too long"),
+        (GET[:-2] + b"a:\r\n" * 101 + b"\r\n", 431, "its header is too long"),
+        (with_length(3, "/", "transfer-encoding: chunked"), 400, "two lengths, or an unknown"),
+        (GET.replace(b"GET", b"PURGE"), 400, "or an unknown method or version"),
+        (GET[:-2] + b"transfer-encoding: gzip\r\n\r\n", 501, "Only Transfer-Encoding: chunked"),
+        (GET.replace(b"GET /", b"CONNECT a:443"), 501, "not a proxy"),
+        (b"GET /" + b"y" * 20_000, 431, "its header is too long"),
+        (ONE_BYTE + b"0\r\n" + b"x: y\r\n" * HEADER_BYTES, 431, "Receive buffer too long"),
+        (ONE_BYTE + b"1;" + b"y" * 2 * HEADER_BYTES, 431, "Receive buffer too long"),
     ],
 )
-async def test_bad_http_gets_the_error_shape(request_head: bytes, status: int):
+async def test_bad_http_gets_the_error_shape_and_its_cause(
+    request_head: bytes, status: int, cause: str
+):
     async with house() as there:
         answer = await ended(await there.connect(request_head))
     start, _, body = answer.partition(b"\r\n\r\n")
     assert start.startswith(b"HTTP/1.1 %d" % status)
     error = json.loads(body)["error"]
     assert set(error) == {"reason", "field", "rule", "cell", "message", "remedy"}
+    assert cause in error["message"]
+    assert ("cookies" in error["remedy"]) == (status == 431)
     assert b"yyy" not in body
 
 
@@ -380,6 +387,20 @@ async def test_a_client_that_sends_on_after_the_end_is_dropped():
         assert there.limits.dropped == {"unread-body": 1}
 
 
+async def test_no_timer_keeps_a_connection_that_its_client_reset():
+    """As load balancers end their health checks."""
+    async with house() as there:
+        reader, writer = await there.connect(GET)
+        assert await is_answered(reader)
+        (connection,) = there.limits.connections
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+        while there.limits.connections:
+            await asyncio.sleep(SHORT_S / 10)
+        assert connection.timeout_keep_alive_task is None
+
+
 @pytest.mark.process
 def test_open_files_go_up_to_the_hard_limit_and_leave_room_for_a_burst():
     program = """
@@ -389,10 +410,10 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (300, 1000))
 fitting = server._with_descriptors_for(4096)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 print(fitting + server.BACKLOG + server.SPARE_FILES)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+print(server._with_descriptors_for(4096))
 """
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "1000\n1000\n"
+    assert ran(sys.executable, "-c", program).stdout == "1000\n1000\n32\n"
 
 
 @pytest.mark.process

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from asgi_tools import QUICK, app_over, client_of
 from echo_bundle import write_echo_bundle
+from files import lines_in
 from scripted_server import QUESTION
 from service_tools import NDJSON, PATIENCE_S, Server, ask_and_stay, hrm_serve, wait_for
 
@@ -30,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     """Two models; `slow` takes a second over a board that it cannot solve."""
     slow = write_echo_bundle(tmp_path / "slow.bundle", name="slow", max_segments=20_000)
     mazes = write_echo_bundle(tmp_path / "mazes.bundle", name="mazes", puzzle="maze-5x5")
-    with hrm_serve(slow, mazes, "--threads=1", "--slots=2") as server:
+    with hrm_serve(slow, mazes, "--slots=2") as server:
         yield server
 
 
@@ -52,9 +53,9 @@ def test_no_line_that_names_no_model_is_refused(server: Server):
 
 
 def require_answers(response: httpx.Response, num_lines: int) -> None:
-    lines = list(map(json.loads, response.text.splitlines()))
-    assert sorted(line["line"] for line in lines) == list(range(1, num_lines + 1))
-    assert all("answer" in line for line in lines)
+    answers = lines_in(response.text)
+    assert sorted(line["line"] for line in answers) == list(range(1, num_lines + 1))
+    assert all("answer" in line for line in answers)
 
 
 async def test_a_line_waits_for_its_place_however_long_that_takes(
@@ -74,7 +75,7 @@ def cost_beside(server: Server, num_batches: int, lines_each: int) -> tuple[floa
         for _ in range(num_batches):
             batch = ask_and_stay(server, OPEN, "/solve/batch", num_lines=lines_each, model="slow")
             connections.enter_context(batch)
-        wait_for(lambda: server.slots()["waiting"] > 100)
+        wait_for(lambda: server.num_waiting > 100)
         time.sleep(1.0)
         livez_s = []
         before_s = cpu_seconds(server.process.pid)
@@ -84,7 +85,7 @@ def cost_beside(server: Server, num_batches: int, lines_each: int) -> tuple[floa
             assert server.status("/livez") == 200
             livez_s.append(time.perf_counter() - began_s)
         spent_s = cpu_seconds(server.process.pid) - before_s
-    wait_for(lambda: server.slots()["waiting"] == 0)
+    wait_for(lambda: server.num_waiting == 0)
     return spent_s / NUM_ROUNDS, float(np.percentile(livez_s, 99))
 
 

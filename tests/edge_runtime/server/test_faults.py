@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from asgi_tools import QUICK, app_over, client_of, engine_of, lanes_over, serving
 from echo_bundle import write_echo_bundle
+from files import ROOT
 from scripted_engine import ScriptedEngine, ThreadEngine
 from scripted_server import PUZZLE, QUESTION
 from service_tools import Server, head, refusal, running, wait_for
@@ -27,7 +28,7 @@ from hrm_edge_runtime.worker import process
 from hrm_edge_runtime.worker.lanes import Lanes, MakeLanes
 from hrm_host import system
 
-RUNTIME = Path(__file__).parents[3] / "edge_runtime" / "hrm_edge_runtime"
+RUNTIME = ROOT / "edge_runtime" / "hrm_edge_runtime"
 BODY = {"puzzle": QUESTION}
 NUM_CONNECTIONS = 2000
 
@@ -134,7 +135,7 @@ def test_a_full_disk_keeps_nobody_from_serving(bundle: Path):
     full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
     with served(bundle, full) as server:
         server.wait_until_ready()
-        sample = server.http.get("/models").json()["models"][0]["sample"]
+        sample = server.models()[0]["sample"]
         assert server.solve(sample).status_code == 200
         server.process.send_signal(signal.SIGTERM)
         assert server.exit_status() == 0
@@ -166,8 +167,8 @@ def test_a_server_outlives_a_truncated_bundle(bundle: Path):
     with served(bundle) as server:
         server.wait_until_ready()
         graph.write_bytes(whole[:100])
-        os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
-        wait_for(lambda: server.slots()["engine"]["last_error"] is not None)
+        os.kill(server.engine["pid"], signal.SIGKILL)
+        wait_for(lambda: server.engine["last_error"] is not None)
         assert (server.status("/livez"), server.status("/readyz")) == (200, 503)
         graph.write_bytes(whole)
         server.wait_until_ready()

@@ -1,17 +1,15 @@
 """Clients in other languages: generated from a live server's description, and those of the docs."""
 
-import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cli_tools import ran, tool
+from files import blocks, text_of
 from scripted_server import examples
 from service_tools import hrm_serve, running
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
-PAGE = Path(__file__).parents[3] / "docs" / "api.md"
 INTERPRETERS = {
     "sh": ["sh"],
     "js": ["node", "--input-type=module"],
@@ -63,30 +61,23 @@ main();
 """
 
 
-def skip_without(*programs: str) -> None:
-    for program in programs:
-        if shutil.which(program) is None:
-            pytest.skip(f"no {program} on this machine: install it")
-
-
 @pytest.mark.parametrize("language", INTERPRETERS)
 def test_a_block_of_the_docs_solves_its_puzzle(language: str, tmp_path: Path):
-    found = re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(found) == 1
-    skip_without(INTERPRETERS[language][0])
-    with hrm_serve("sudoku-6x6", "--threads=1") as server:
-        block = found[0].replace("8000", str(server.port))
+    (block,) = blocks(text_of("docs/api.md"), language)
+    tool(INTERPRETERS[language][0])
+    with hrm_serve("sudoku-6x6") as server:
+        block = block.replace("8000", str(server.port))
         (tmp_path / "Solve.java").write_text(block)  # the others read it from standard input
-        command = INTERPRETERS[language]
-        done = subprocess.run(command, cwd=tmp_path, input=block, capture_output=True, text=True)
-    assert "314526562413241365653142425631136254" in done.stdout, done.stderr
+        done = ran(*INTERPRETERS[language], cwd=tmp_path, input=block)
+    assert "314526562413241365653142425631136254" in done.stdout
 
 
 @pytest.mark.parametrize(
     "programs", [("openapi-python-client",), ("openapi-typescript", "tsc", "node")]
 )
 def test_a_generated_client_solves_streams_and_batches(programs: tuple[str, ...], tmp_path: Path):
-    skip_without(*programs)
+    for program in programs:
+        tool(program)
     question, solution = next(iter(examples().items()))
     with running() as server:
         description = f"{server.url}/openapi.json"
@@ -103,5 +94,4 @@ def test_a_generated_client_solves_streams_and_batches(programs: tuple[str, ...]
                 ["node", "main.js", *arguments],
             ]
         for step in steps:
-            done = subprocess.run(step, cwd=tmp_path, capture_output=True, text=True)
-            assert done.returncode == 0, done.stdout + done.stderr
+            ran(*step, cwd=tmp_path)

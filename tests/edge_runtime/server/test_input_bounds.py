@@ -14,7 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from key_tools import ADMIN, write_key_file
+from files import text_of
+from key_tools import ADMIN, upload_server
 from scripted_server import MAX_ATTEMPTS, QUESTION
 from service_tools import (
     PATIENCE_S,
@@ -22,7 +23,6 @@ from service_tools import (
     ask_and_stay,
     asking,
     head,
-    hrm_serve,
     resident_bytes,
     running,
     wait_for,
@@ -31,14 +31,13 @@ from service_tools import (
 from hrm_host import system
 
 pytestmark = pytest.mark.process
-PAGE = Path(__file__).parents[3] / "docs" / "promises.md"
 CHUNKED = "transfer-encoding: chunked"
 KIB = 1024
 NUM_MAKERS = 60
 SLOW = "/puzzle?kind=logistics-30x30&difficulty=hard"
 
 
-INPUTS = PAGE.read_text(encoding="utf-8").partition("\n## Inputs\n")[2].partition("\n## ")[0]
+INPUTS = text_of("docs/promises.md").partition("\n## Inputs\n")[2].partition("\n## ")[0]
 ROWS = re.findall(r"^\| `([\w-]+)` \|.*\|([^|]*)\|([^|]*)\|$", INPUTS, re.MULTILINE)
 STATED = {probe: beyond.strip(" `") for probe, _, beyond in ROWS}
 """What the page says happens past each bound, by the name of its probe."""
@@ -155,11 +154,9 @@ def of_upload(server: Server) -> str:
     """It needs a server of its own, with an admin's key and a folder of uploads."""
     del server
     with TemporaryDirectory() as folder:
-        keys = f"--keys={write_key_file(Path(folder))}"
-        options = (keys, f"--upload-dir={folder}/uploads", "--threads=1")
         headers = ("content-type: application/x-tar", f"x-api-key: {ADMIN}")
         length = f"content-length: {KIB**5}"
-        with hrm_serve("sudoku-6x6", *options, key=ADMIN) as board:
+        with upload_server(Path(folder), "sudoku-6x6") as board:
             return outcome_of(board, head("PUT /models/sudoku", *headers, length))
 
 

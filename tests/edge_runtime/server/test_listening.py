@@ -8,11 +8,22 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
+from files import lines_in
 from scripted_server import QUESTION
-from service_tools import PATIENCE_S, ask_and_stay, head, running, starting, wait_for
+from service_tools import (
+    PATIENCE_S,
+    Server,
+    ask_and_stay,
+    command,
+    head,
+    running,
+    starting,
+    wait_for,
+)
 
 pytestmark = pytest.mark.process
 LINE = json.dumps({"puzzle": QUESTION}).encode() + b"\n"
@@ -53,11 +64,11 @@ def test_a_server_that_stops_says_what_it_did_and_writes_no_traceback():
             connection = socket.create_connection(("127.0.0.1", server.port), PATIENCE_S)
             endless.enter_context(connection)
             connection.sendall(sent)
-        wait_for(lambda: server.slots()["waiting"] > 0)
+        wait_for(lambda: server.num_waiting > 0)
         server.process.send_signal(signal.SIGTERM)
         assert server.exit_status() == 0
         wait_for(lambda: "stopped: " in server.log)
-    lines = list(map(json.loads, server.log.splitlines()))
+    lines = lines_in(server.log)
     messages = " ".join(line["message"] for line in lines)
     for part in ("engine ready", "draining: "):  # of both processes
         assert part in messages
@@ -77,18 +88,27 @@ def test_a_pause_of_the_whole_server_kills_no_engine(num_rounds: int):
     ):
         for _ in range(num_rounds):
             answer = pool.submit(server.solve, QUESTION)
-            wait_for(lambda: server.slots()["waiting"] == 1)
+            wait_for(lambda: server.num_waiting == 1)
             os.killpg(server.process.pid, signal.SIGSTOP)
             time.sleep(1.6)
             os.killpg(server.process.pid, signal.SIGCONT)
             assert server.status("/livez") == 200
             assert answer.result().status_code == 200
-        assert server.slots()["engine"]["losses"] == 0
+        assert server.engine["losses"] == 0
+
+
+def test_a_signal_while_the_server_starts_ends_it_cleanly(tmp_path: Path):
+    """As `docker stop` soon after `docker run`; the key file holds the start up."""
+    keys = tmp_path / "keys"
+    os.mkfifo(keys)
+    with Server(command("serve", "sudoku-6x6", "--keys", keys)) as server, keys.open("w"):
+        server.process.send_signal(signal.SIGTERM)
+        assert server.exit_status() == 0
 
 
 def test_a_second_signal_ends_the_server_without_a_traceback():
     with running(step_s=600.0) as server, contextlib.closing(ask_and_stay(server, QUESTION)):
-        wait_for(lambda: server.slots()["waiting"] == 1)
+        wait_for(lambda: server.num_waiting == 1)
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: server.status("/readyz") == 503)
         server.process.send_signal(signal.SIGTERM)

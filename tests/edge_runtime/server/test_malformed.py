@@ -3,11 +3,12 @@
 import json
 import re
 import shlex
-import subprocess
 from typing import Any
 
 import httpx
 import pytest
+from cli_tools import ran
+from files import lines_in
 from scripted_server import QUESTION
 from service_tools import JSON, NDJSON, Server
 
@@ -34,13 +35,11 @@ NOT_JSON = [
 ]  # fmt: skip
 
 BAD_PUZZLES = [
-    None, True, 0, -1, 1.5, 1e300, 10**17, "", "\n", "1", "1" * 17, "1" * 60_000, "x" * 16,
-    "5" * 16, "." * 16, "11..............", "\u0661" * 16, "\U0001f600" * 16, "\x00" * 16,
-    QUESTION * 2,
-    [], [[]], [[], [], [], []], [1], [0] * 15, [5] * 16, [-1] * 16, [1.0] * 16, [True] * 16,
-    [ROW] * 3, [ROW] * 4, [[0, 0, 0], ROW, ROW, ROW], [[1, 1, 0, 0], *[ROW] * 3], [[[0]] * 4] * 4,
+    None, True, -1, 1.5, 10**17, "", "\n", "1" * 60_000, "x" * 16, "." * 16, "11..............",
+    "\u0661" * 16, "\x00" * 16, QUESTION * 2,
+    [], [[], [], [], []], [0] * 15, [5] * 16, [1.0] * 16, [True] * 16, [ROW] * 3, [ROW] * 4,
+    [[0, 0, 0], ROW, ROW, ROW], [[1, 1, 0, 0], *[ROW] * 3], [[[0]] * 4] * 4,
     [["1", None, 0, "."], ROW, ROW, ROW], {}, {"nothing": QUESTION}, {"rows": [ROW] * 4},
-    [10**17] * 16,
 ]  # fmt: skip
 
 BAD_FIELDS = {
@@ -113,8 +112,7 @@ def test_wrong_bodies_and_queries_of_other_routes_get_the_same_shape(server: Ser
 def test_a_bare_get_is_told_a_command_that_works(server: Server, path: str):
     remedy = checked_error(server.http.get(path))["remedy"]
     command = shlex.split(remedy.partition(": ")[2])
-    answer = subprocess.run([*command, "-s"], capture_output=True, text=True, check=True).stdout
-    assert "solution" in answer
+    assert "solution" in ran(*command, "-s").stdout
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le"])
@@ -126,7 +124,7 @@ def test_bodies_of_windows_tools_are_read(server: Server, encoding: str):
     assert "event: answer" in server.http.post("/solve/stream", content=body, headers=JSON).text
     if encoding == "utf-8-sig":
         lines = server.http.post("/solve/batch", content=body + body[3:], headers=NDJSON)
-        answers = [json.loads(line)["answer"] for line in lines.text.splitlines()]
+        answers = [line["answer"] for line in lines_in(lines.text)]
         assert [answer["verified"] for answer in answers] == [True, True]
 
 
@@ -185,8 +183,14 @@ def test_only_plain_json_is_read(server: Server, content_type: str, status: int)
     if "json" not in content_type:
         lines = server.http.post("/solve/batch", content=body, headers=headers)
         assert lines.status_code == status
-    headers["content-encoding"] = "gzip"
-    assert server.http.post("/solve", content=b"\x1f\x8b", headers=headers).status_code == 415
+    for encoding in ("gzip", "utf-8"):
+        headers["content-encoding"] = encoding
+        packed = server.http.post("/solve", content=b"\x1f\x8b", headers=headers)
+        assert packed.status_code == 415
+        if status == 200:
+            assert f"the content encoding is '{encoding}'" in checked_error(packed)["message"]
+    headers["content-encoding"] = ""
+    assert server.http.post("/solve", content=body, headers=headers).status_code == status
 
 
 @pytest.mark.parametrize(

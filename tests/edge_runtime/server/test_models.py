@@ -14,9 +14,10 @@ import pytest
 from asgi_tools import Call, until
 from bundle_tools import archived
 from echo_bundle import LONG_STEP, write_echo_bundle
+from files import lines_in
 from house import SOLVED, UPLOAD, House, house_of
-from key_tools import ADMIN, AS_USER, write_key_file
-from service_tools import Server, command, hrm_serve, refusal, wait_for
+from key_tools import AS_USER, upload_server
+from service_tools import Server, children_of, command, refusal, wait_for
 from starlette.testclient import TestClient
 
 from hrm_edge_runtime.engines.engine import StepOutput
@@ -112,7 +113,7 @@ async def test_a_reload_loses_no_line_of_a_batch(tmp_path: Path, num_rounds: int
                 assert (await house.put("slow")).status_code == 200
             await asyncio.wait_for(asyncio.gather(*(batch.task for batch in batches)), 60)
             for batch in batches:
-                answers = list(map(json.loads, batch.body.splitlines()))
+                answers = lines_in(batch.body)
                 assert sorted(answer["line"] for answer in answers) == list(range(1, 51))
                 assert {answer["answer"]["segments"] for answer in answers} == {2}
         assert house.engine_client.process.num_losses == 0
@@ -135,18 +136,16 @@ def test_a_served_change_outlives_the_engine_process(tmp_path: Path):
     folder.mkdir()
     write_echo_bundle(folder / "first.bundle", name="first")
     write_echo_bundle(folder / "second.bundle", name="second")
-    keys = f"--keys={write_key_file(tmp_path)}"
-    options = ["--threads=1", keys, f"--upload-dir={tmp_path}/up", "--memory-budget=1GiB"]
-    with hrm_serve(folder / "first.bundle", *options, key=ADMIN) as server:
-        model = server.http.get("/models").json()["models"][0]
+    with upload_server(tmp_path, folder / "first.bundle", "--memory-budget=1GiB") as server:
+        model = server.models()[0]
         assert model["slots_rule"] in ("compute-bound", "knee")
         assert model["step_ms"]["1"] > 0
         # what was measured is in the user's cache
         assert not (folder / "first.bundle" / "engines").exists()
         assert put(server, "second", folder / "second.bundle").status_code == 201
         assert server.http.delete("/models/first").status_code == 200
-        os.kill(server.slots()["engine"]["pid"], signal.SIGKILL)
-        wait_for(lambda: server.slots()["engine"]["losses"] == 1)
+        os.kill(server.engine["pid"], signal.SIGKILL)
+        wait_for(lambda: server.engine["losses"] == 1)
         server.wait_until_ready()
         assert server.solve(SOLVED).json()["model"] == "second"
 
@@ -155,13 +154,13 @@ def test_a_served_change_outlives_the_engine_process(tmp_path: Path):
 def test_a_signal_during_a_trial_ends_the_server_without_an_error(tmp_path: Path):
     first = write_echo_bundle(tmp_path / "first.bundle", name="first")
     write_echo_bundle(tmp_path / "long.bundle", name="long", step=LONG_STEP)
-    options = [f"--keys={write_key_file(tmp_path)}", f"--upload-dir={tmp_path}/up", "--threads=1"]
     with (
-        hrm_serve(first, *options, "--slots=2", key=ADMIN) as server,
+        upload_server(tmp_path, first, "--slots=2") as server,
         ThreadPoolExecutor(1) as pool,
     ):
         changing = pool.submit(put, server, "long", tmp_path / "long.bundle")
-        wait_for(lambda: len(server.children()) > 2)  # a tracker, the engine and the trial
+        # a tracker, the engine and the trial
+        wait_for(lambda: len(children_of(server.process)) > 2)
         os.killpg(server.process.pid, signal.SIGTERM)
         assert refusal(changing.result()) == (503, "draining")
         assert server.exit_status() == 0
@@ -172,7 +171,7 @@ def test_a_signal_during_a_trial_ends_the_server_without_an_error(tmp_path: Path
 def test_a_signal_during_the_trial_of_a_start_ends_it_without_an_error(tmp_path: Path):
     bundle = write_echo_bundle(tmp_path / "long.bundle", name="long", step=LONG_STEP)
     with Server(command("serve", bundle, "--threads=1")) as server:
-        wait_for(lambda: len(server.children()) > 1)
+        wait_for(lambda: len(children_of(server.process)) > 1)
         os.killpg(server.process.pid, signal.SIGTERM)
         assert server.exit_status() == 0
         assert "Traceback" not in server.log

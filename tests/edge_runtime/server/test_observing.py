@@ -5,12 +5,12 @@ import json
 import logging
 import os
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from asgi_tools import app_over, lanes_over, serving
+from files import ROOT, text_of
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_engine import Script, ScriptedEngine
 from scripted_server import NAME, QUESTION, SOLUTION, examples
@@ -20,9 +20,8 @@ from starlette.testclient import TestClient
 from hrm_edge_runtime.contract.logs import JsonLines, QueuedLines, TextLines
 from hrm_edge_runtime.worker.lanes import Lanes
 
-DOCS = Path(__file__).parents[3] / "docs"
-DASHBOARD = DOCS.parent / "docker/grafana/hrm-edge.json"
-OBSERVING = (DOCS / "observing.md").read_text()
+DASHBOARD = ROOT / "docker/grafana/hrm-edge.json"
+OBSERVING = text_of("docs/observing.md")
 CLASH = "11.............."
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACED = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}

@@ -1,7 +1,6 @@
 """A change of the models that is refused changes nothing: `/models` stays byte for byte."""
 
 import io
-import json
 import shutil
 import tarfile
 from collections.abc import Iterator
@@ -11,9 +10,10 @@ from typing import NamedTuple
 import pytest
 from bundle_tools import archived, restate
 from echo_bundle import ECHO_STEP, GROWING_STEP, write_echo_bundle
+from files import edited
 from house import BROKEN_STEP, SOLVED
-from key_tools import ADMIN, AS_USER, write_key_file
-from service_tools import Server, hrm_serve
+from key_tools import AS_USER, upload_server
+from service_tools import Server
 
 pytestmark = pytest.mark.process
 
@@ -55,10 +55,8 @@ def folder(tmp_path: Path) -> Path:
         shutil.copytree(folder / "good.bundle", folder / f"{name}.bundle")
     restate(folder / "size.bundle", hidden_size=5)
     restate(folder / "outside.bundle", name="../out")
-    manifest = folder / "hash.bundle" / "manifest.json"
-    content = json.loads(manifest.read_text())
-    content["files"]["puzzle_table.npy"]["sha256"] = "0" * 64
-    manifest.write_text(json.dumps(content))
+    with edited(folder / "hash.bundle" / "manifest.json") as fields:
+        fields["files"]["puzzle_table.npy"]["sha256"] = "0" * 64
     (folder / "changed.bundle" / "step.fp32.onnx").write_bytes(b"another graph")
     (folder / "garbage.bundle" / "step.fp32.onnx").write_bytes(b"not a graph")
     restate(folder / "garbage.bundle")
@@ -161,10 +159,8 @@ def models(server: Server) -> bytes:
 def test_a_refused_change_leaves_the_models_byte_for_byte(tmp_path: Path, folder: Path):
     first = write_echo_bundle(tmp_path / "first.bundle", name="first")
     uploads = tmp_path / "uploads"
-    options = [f"--keys={write_key_file(tmp_path)}", f"--upload-dir={uploads}", "--threads=1"]
-    options += ["--slots=4", "--memory-budget=200MiB"]
     num_changes = 0
-    with hrm_serve(first, *options, key=ADMIN) as server:
+    with upload_server(tmp_path, first, "--slots=4", "--memory-budget=200MiB") as server:
         before = models(server)
         on_disk = sorted(path.name for path in uploads.iterdir())
         for change in changes(folder):
@@ -182,6 +178,6 @@ def test_a_refused_change_leaves_the_models_byte_for_byte(tmp_path: Path, folder
             assert models(server) == before, change
             assert sorted(path.name for path in uploads.iterdir()) == on_disk, change
         assert server.solve(SOLVED).json()["model"] == "first"
-        assert server.slots()["engine"]["losses"] == 0
+        assert server.engine["losses"] == 0
         assert server.http.get("/readyz").json()["state"] == "ready"
     assert num_changes >= 57

@@ -3,19 +3,20 @@
 import contextlib
 import json
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from asgi_tools import Call, until
-from cli_tools import invoked
-from click.testing import Result
+from cli_tools import invoked, rejected
 from echo_bundle import write_echo_bundle
 from house import BROKEN_STEP, SOLVED, UPLOAD, House, house_of
-from key_tools import ADMIN, USER, write_key_file
+from key_tools import ADMIN, USER, upload_server
 from odd_server import MODEL, body, odd_server
-from service_tools import Server, free_port, hrm_serve, refusal, wait_for
+from service_tools import Server, free_port, refusal, wait_for
 
 from hrm_edge.push_cli import main as push_main
 from hrm_edge_runtime.contract.manifest import read_manifest
@@ -25,8 +26,7 @@ from hrm_edge_server.uploads import MARKER, UploadFolder
 pytestmark = pytest.mark.usefixtures("untried")
 
 
-def push(*arguments: object, key: str = ADMIN) -> Result:
-    return invoked(push_main, *arguments, HRM_API_KEY=key)
+push = partial(invoked, push_main, HRM_API_KEY=ADMIN)
 
 
 def content(folder: Path) -> list[Path]:
@@ -44,15 +44,12 @@ def kept(folder: Path) -> dict[str, str]:
     return names
 
 
-@contextlib.contextmanager
-def board(tmp_path: Path) -> Iterator[Server]:
+def board(tmp_path: Path) -> AbstractContextManager[Server]:
     """A server of an echo model that takes uploads."""
     first = tmp_path / "first.bundle"
     if not first.exists():
         write_echo_bundle(first, name="first")
-    options = [f"--keys={write_key_file(tmp_path)}", f"--upload-dir={tmp_path}/uploads"]
-    with hrm_serve(first, *options, "--threads=1", "--slots=2", key=ADMIN) as server:
-        yield server
+    return upload_server(tmp_path, first, "--slots=2")
 
 
 @pytest.mark.process
@@ -71,10 +68,9 @@ def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path):
             (bundle, "wrong", "the request holds none that it knows"),
             (failing, ADMIN, "must have an open batch axis"),
         ):
-            done = push(refused, server.url, "--name", "second", key=key)
-            assert done.exit_code == 3
-            assert done.stderr.count("\n") == 1
-            assert reason in done.stderr
+            options = ("--name", "second")
+            told = rejected(push_main, refused, server.url, *options, status=3, HRM_API_KEY=key)
+            assert reason in told
         assert server.solve(SOLVED, model="second").json()["verified"]
         assert kept(folder) == {"second.bundle": "second"}
     shutil.copytree(folder / "second.bundle", folder / ("second." + "0" * 12))
@@ -96,7 +92,7 @@ def test_push_adds_a_bundle_that_survives_a_restart(tmp_path: Path):
             UploadFolder(folder)
         assert server.http.delete("/models/second").status_code == 200
         wait_for(lambda: content(folder) == [])
-        assert [one["name"] for one in server.http.get("/models").json()["models"]] == ["first"]
+        assert [one["name"] for one in server.models()] == ["first"]
 
 
 def test_a_fleet_gets_a_bundle_and_a_board_that_is_down_is_named(tmp_path: Path):
@@ -125,9 +121,7 @@ def test_a_fleet_gets_a_bundle_and_a_board_that_is_down_is_named(tmp_path: Path)
     ],
 )
 def test_a_fleet_that_is_not_one_is_wrong_use(arguments: tuple[str, ...], problem: str):
-    done = push("sudoku-6x6", *arguments)
-    assert done.exit_code == 2
-    assert problem in done.stderr
+    assert problem in rejected(push_main, "sudoku-6x6", *arguments)
 
 
 @pytest.mark.process
@@ -144,7 +138,7 @@ def test_a_damaged_upload_is_listed_as_failed_and_can_be_replaced(tmp_path: Path
     (folder / "hollow.bundle" / "manifest.json").write_bytes(b"")
     (folder / "first.bundle" / "step.fp32.onnx").write_bytes(b"torn")
     with board(tmp_path) as server:
-        models = {one["name"]: one for one in server.http.get("/models").json()["models"]}
+        models = {one["name"]: one for one in server.models()}
         assert models["torn"]["state"] == "failed"
         assert "step.fp32.onnx" in models["torn"]["problem"]
         assert counts(server) == {"ready": 1, "loading": 0, "failed": 2}

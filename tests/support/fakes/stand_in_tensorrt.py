@@ -1,10 +1,10 @@
 """A stand-in for TensorRT: what the program uses of its Python module, and nothing else.
 
 `tensorrt` is this module, or NVIDIA's own bindings over these classes (`nvidia_bindings`). Public
-names, parameters and classes are NVIDIA's: `test_tensorrt_api.py` compares them with the program
-and with NVIDIA's. Tensor addresses are real addresses, and a segment runs on ONNX Runtime over
-them when somebody waits for the stream: what the engine around it computes is right or wrong as a
-whole. It cannot show TensorRT's own numbers, times and memory.
+names, parameters and classes are NVIDIA's: `make check-trt` runs the tests through those bindings.
+Tensor addresses are real addresses, and a segment runs on ONNX Runtime over them when somebody
+waits for the stream: what the engine around it computes is right or wrong as a whole. It cannot
+show TensorRT's own numbers, times and memory.
 
 FAKE_TENSORRT_FAILS names what fails: a function that returns None, `builder` and `runtime` (CUDA
 does not start), `bad pointer` (the runtime, which ends the process at its first use), `profile`,

@@ -5,14 +5,13 @@ tries some.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from attempt_tools import run_out
-from bundle_tools import shipped
+from bundle_tools import shipped, with_manifest
 from scripted_engine import Script, ScriptedEngine
 
 from hrm_edge_runtime.api.errors import ServiceError
@@ -177,7 +176,7 @@ def test_an_answer_is_judged_against_the_question_as_asked(wavers: bool, how: st
 )
 def test_when_attempts_guess(kind: str, fields: dict[str, Any], expected: bool):
     model = ServedModel.of(shipped("sudoku-6x6"), precision="fp32", num_slots=1, max_attempts=4)
-    model = replace(model, manifest=model.manifest.model_copy(update={"attempt_kind": kind}))
+    model = with_manifest(model, attempt_kind=kind)
     request = SolveRequest(puzzle=model.sample, **fields)
     parsed = parse_request([model], request, task_id=0, arrival_s=0.0)
     assert parsed.task.guesses == expected

@@ -17,7 +17,6 @@ from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_puzzles.puzzle import RIGHT, WRONG
 
 MAX_SEGMENTS = 6
-STEP_S = 1.0
 KINDS = st.sampled_from((0, 0, 10, 20, 30))
 NAN, IMPOSSIBLE, TOUCHY = 1, 2, 3  # tens of a kind: margins, tokens or a check that fail
 
@@ -38,9 +37,11 @@ class Watched(ScriptedEngine):
     """Fails as the kind of a question says, and remembers the width of every step."""
 
     widths: list[int]
+    now = 0.0  # each step takes a second
 
     def step(self, num_active: int) -> StepOutput:
         self.widths.append(num_active)
+        self.now += 1.0
         output = super().step(num_active)
         kind_B = output.answer_BT[:, 2] // 10
         margin_B = np.where(kind_B == NAN, np.nan, output.halt_margin_B)
@@ -56,22 +57,19 @@ class AnyLane(RuleBasedStateMachine):
         run_length=st.sampled_from((1, 1, 2, 4)),
     )
     def start(self, num_slots: int, queue_limit: int, run_length: int) -> None:
-        self.now = 0.0
         self.num_slots = num_slots
         self.queue_limit = queue_limit
         self.engine = Watched(
             num_slots=num_slots,
             seq_len=3,
             play=lambda tokens_T: Script(answer_T=tokens_T + 1, segments=int(tokens_T[1])),
-            step_s=STEP_S,
-            sleep=self.pass_time,
         )
         self.engine.widths = []
         self.lane = Lane(
             self.engine,
             PlusOne(),
             queue_limit=queue_limit,
-            clock=lambda: self.now,
+            clock=lambda: self.engine.now,
             run_length=run_length,
         )
         self.ids = count(1)
@@ -81,9 +79,6 @@ class AnyLane(RuleBasedStateMachine):
         self.jobs = [None] * num_slots  # the last one of each slot
         self.generations = [0] * num_slots
         self.seated = set()
-
-    def pass_time(self, seconds: float) -> None:
-        self.now += seconds
 
     @rule(
         segments=st.integers(1, 9),
@@ -95,16 +90,17 @@ class AnyLane(RuleBasedStateMachine):
     def submit(
         self, segments: int, kind: int, priority: int, patience: float | None, pause: float
     ) -> None:
-        self.now += pause
+        self.engine.now += pause
+        now = self.engine.now
         attempt_id = next(self.ids)
         one = Attempt(
             attempt_id=attempt_id,
             tokens_T=np.array([attempt_id, segments, kind], np.int32),
             puzzle_vector_E=np.zeros(1, np.float32),
             policy=HaltingPolicy(kind="verified", max_segments=MAX_SEGMENTS),
-            arrival_s=self.now,
+            arrival_s=now,
             priority=priority,
-            deadline_s=None if patience is None else self.now + patience,
+            deadline_s=None if patience is None else now + patience,
         )
         room = self.num_slots + self.queue_limit - len(self.alive)
         if room == 0:
@@ -126,7 +122,7 @@ class AnyLane(RuleBasedStateMachine):
     def step(self) -> None:
         before = dict(self.alive)
         num_steps = len(self.engine.widths)
-        began = self.now
+        began = self.engine.now
         is_within_a_run = self.lane.num_ahead > 0
         for result in self.lane.step():
             self.take(result, began)
@@ -153,7 +149,7 @@ class AnyLane(RuleBasedStateMachine):
         is_garbage = bool(one.tokens_T[2])
         segments = int(one.tokens_T[1])
         if result.halted_by == "deadline":
-            assert one.deadline_s <= max(began, self.now)
+            assert one.deadline_s <= max(began, self.engine.now)
             if result.answer_T is not None:
                 self.answered.append((result, one.tokens_T.tolist()))
         elif result.halted_by == "failed":

@@ -1,11 +1,10 @@
 """A device made of stand-ins, and a bundle of its own for each test."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stand_ins import BUILD_COMMAND, FAKES, SetUp, forget_stand_ins
+from stand_ins import BUILD_COMMAND, FAKES, SetUp, forget_stand_ins, python_path
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import factory
@@ -22,9 +21,7 @@ def device(
     A log line may not hold an exception, whose traceback would keep an engine alive.
     """
     monkeypatch.syspath_prepend(str(FAKES))
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
-    )
+    monkeypatch.setenv("PYTHONPATH", python_path(FAKES))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tensorrt_build, "MEASURE_S", 0.0)
     monkeypatch.setattr(tensorrt_build, "BUILD_COMMAND", BUILD_COMMAND)

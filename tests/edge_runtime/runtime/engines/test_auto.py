@@ -1,12 +1,11 @@
 """What `auto` runs on a machine with a GPU: TensorRT if it starts, else CUDA, else the CPU."""
 
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stand_ins import SetUp
+from stand_ins import SetUp, python_path
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import factory
@@ -65,7 +64,7 @@ def test_auto_survives_a_tensorrt_that_ends_the_process(
     caplog: pytest.LogCaptureFixture,
 ):
     (tmp_path / "tensorrt.py").write_text(CRASH)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]]))
+    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path))
     assert factory.presumed(bundle).engine == "cuda"
     assert "the trial was killed by signal 11 (SIGSEGV), a memory error" in caplog.text
 

@@ -1,11 +1,11 @@
 """`auto` on a CPU runs the fastest precision that holds its accuracy, by times measured here."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from bundle_tools import with_manifest
 from scripted_engine import ScriptedEngine
 from stand_ins import with_precisions
 
@@ -58,9 +58,7 @@ def test_auto_runs_the_fastest_decided_precision(
     monkeypatch.setattr(factory, "num_gpus", lambda: 0)
     monkeypatch.setattr(cpu_times, "kept", lambda _: times_ms)
     doubts = dict.fromkeys(undecided, "loss 2 ± 3 points")
-    bundle = replace(
-        with_int8, manifest=with_int8.manifest.model_copy(update={"undecided": doubts})
-    )
+    bundle = with_manifest(with_int8, undecided=doubts)
     assert choose(bundle).precision == chosen
     assert presumed(bundle) == choose(bundle)
     assert choose(bundle, "cpu").precision == "fp32"
@@ -78,8 +76,7 @@ def test_auto_never_runs_float16_on_an_arm_cpu(
     monkeypatch.setattr("platform.machine", lambda: arch)
     graph = with_int8.manifest.precisions["int8"]
     precisions = {**with_int8.manifest.precisions, "fp16": graph}
-    manifest = with_int8.manifest.model_copy(update={"precisions": precisions})
-    assert cpu_times.fastest(replace(with_int8, manifest=manifest)) == chosen
+    assert cpu_times.fastest(with_manifest(with_int8, precisions=precisions)) == chosen
 
 
 class Paced(ScriptedEngine):

@@ -1,16 +1,15 @@
 """From a bundle to an engine: names, refusals, precisions, slots, and ONNX Runtime on a CPU."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from bundle_tools import shipped
+from bundle_tools import shipped, with_manifest
+from cli_tools import ran
 from stand_ins import with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -43,11 +42,12 @@ def test_a_provider_that_is_not_there_is_refused_and_not_replaced(tiny_bundle: P
         engine_for(Bundle.open(tiny_bundle), engine="cuda", num_slots=1)
 
 
-def test_an_engine_with_its_carry_on_a_device_says_the_same(tiny_graph: Path):
+def test_an_engine_with_its_carry_on_a_device_says_the_same(tiny_bundle: Path):
+    graph = tiny_bundle / "step.fp32.onnx"
     rng = np.random.default_rng(5)
     options = {"num_slots": 3, "num_threads": 1, "want_logits": True}
-    host = OnnxEngine(tiny_graph, **options)
-    device = OnnxEngine(tiny_graph, provider=ON_DEVICE, **options)
+    host = OnnxEngine(graph, **options)
+    device = OnnxEngine(graph, provider=ON_DEVICE, **options)
     for slot in range(3):
         puzzle = (rng.integers(0, 6, 16, dtype=np.int32), rng.normal(size=8).astype(np.float32))
         host.load(slot, *puzzle)
@@ -78,9 +78,9 @@ def with_a_fixed_batch(model: onnx.ModelProto) -> None:
     [(without_logits, "lacks logits_BTV"), (with_a_fixed_batch, "open batch axis")],
 )
 def test_a_graph_that_is_not_a_step_graph_is_rejected(
-    tiny_graph: Path, tmp_path: Path, change: Callable[[onnx.ModelProto], None], saying: str
+    tiny_bundle: Path, tmp_path: Path, change: Callable[[onnx.ModelProto], None], saying: str
 ):
-    model = onnx.load(tiny_graph)
+    model = onnx.load(tiny_bundle / "step.fp32.onnx")
     change(model)
     onnx.save(model, tmp_path / "step.onnx")
     with pytest.raises(BundleError, match=saying):
@@ -112,9 +112,7 @@ def test_opening_a_model_leaves_nothing_in_the_home_directory(tmp_path: Path, fi
     environment = dict(os.environ)
     environment.pop("ORT_DISABLE_TELEMETRY", None)
     environment.update(HOME=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "cache"))
-    command = [sys.executable, "-c", OPEN_A_MODEL.format(first=first)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = ran(sys.executable, "-c", OPEN_A_MODEL.format(first=first), env=environment)
     assert list(tmp_path.rglob("*")) == []
     assert "telemetry" not in done.stderr
 
@@ -142,8 +140,7 @@ def test_decided_precisions_are_built_and_int8_for_large_models_or_if_there_is_n
     monkeypatch.setattr(profiles, "FEW_WEIGHTS", few_weights)
     bundle = with_precisions(bundle, **dict.fromkeys(in_the_bundle, graph))
     doubts = dict.fromkeys(undecided, "loss 2 ± 3 points")
-    manifest = bundle.manifest.model_copy(update={"undecided": doubts})
-    assert building.worth_a_try(replace(bundle, manifest=manifest)) == precisions
+    assert building.worth_a_try(with_manifest(bundle, undecided=doubts)) == precisions
 
 
 def test_every_small_shipped_model_is_built_in_fp16_alone_and_the_large_one_in_int8():

@@ -84,23 +84,19 @@ def gpu_state() -> ModuleType:
     return fake_gpu
 
 
-def bindings() -> Driver:
-    return BindingsDriver()
-
-
 def pycuda() -> Driver:
     import pycuda.driver
 
     return PycudaDriver(library=pycuda.driver.Library())
 
 
-@pytest.fixture(params=[bindings, pycuda])
+@pytest.fixture(params=[BindingsDriver, pycuda])
 def driver(request: pytest.FixtureRequest) -> MakeDriver:
     """Makes the driver of one of the two packages."""
     return request.param
 
 
-def opened(bundle: Bundle, driver: MakeDriver = bindings) -> TensorRTEngine:
+def opened(bundle: Bundle, driver: MakeDriver = BindingsDriver) -> TensorRTEngine:
     return cache.open_engine(
         bundle, precision="fp32", num_slots=SLOTS, want_logits=True, gpu=Gpu(driver())
     )
@@ -293,19 +289,18 @@ def test_a_status_of_the_driver_has_its_cause(
     assert refused.value.cause == STATUSES[status]
 
 
-def plan_of(graph: Path, *ranges: dict[str, ShapeRange], timing_cache: Path | None = None) -> bytes:
-    return api.plan_from_onnx(graph, ranges, stages=Stages(), timing_cache=timing_cache)
+plan_of = partial(api.plan_from_onnx, stages=Stages(), timing_cache=None)
 
 
 def test_what_tensorrt_refuses_to_build_is_one_sentence(bundle: Bundle, tmp_path: Path):
     graph = bundle.graph_path("fp32")
     with pytest.raises(ValueError, match=r"rejects tokens_BT .*\(-1, 16\).*\(Shape provided"):
-        plan_of(graph, {"tokens_BT": ShapeRange((-1, 16), (1, 16), (1, 16))})
+        plan_of(graph, [{"tokens_BT": ShapeRange((-1, 16), (1, 16), (1, 16))}])
     unknown = tmp_path / "step.onnx"
     unknown.write_bytes(graph.read_bytes() + b"DynamicQuantizeLinear")
     error = "node 'a_node' of type DynamicQuantizeLinear: no importer"
     with pytest.raises(TensorRTError, match=error) as refused:
-        plan_of(unknown)
+        plan_of(unknown, [])
     assert refused.value.cause == "rejected"
 
 
@@ -477,7 +472,7 @@ def test_a_foreign_timing_cache_is_replaced(
 ):
     kept = tmp_path / "timing.cache"
     kept.write_bytes(b"another machine's")
-    plan_of(bundle.graph_path("fp32"), timing_cache=kept)
+    plan_of(bundle.graph_path("fp32"), [], timing_cache=kept)
     assert kept.read_bytes() == b"timed "
     assert "kernels are timed anew" in caplog.text
 

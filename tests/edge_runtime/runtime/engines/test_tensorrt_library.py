@@ -8,7 +8,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from cli_tools import invoked, succeeded
+from cli_tools import succeeded
 from stand_ins import BUILD_COMMAND, NVIDIA, STAND_IN_ONLY, SetUp
 
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -16,24 +16,6 @@ from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import api, cache
 from hrm_parity import trt_build as tensorrt_build
-
-MADE = (
-    "create_network",
-    "create_builder_config",
-    "create_optimization_profile",
-    "create_timing_cache",
-    "deserialize_cuda_engine",
-    "create_execution_context",
-    "create_engine_inspector",
-)
-
-
-@pytest.mark.parametrize("function", MADE)
-def test_none_for_an_object_is_one_sentence(bundle: Bundle, device: SetUp, function: str):
-    device(FAKE_TENSORRT_FAILS=function)
-    done = invoked(tensorrt_build.app, bundle.path, "--slots=1")
-    assert isinstance(done.exception, SystemExit), done.exception
-    assert done.exit_code == 1
 
 
 @pytest.mark.process

@@ -49,7 +49,7 @@ def test_eleven_models_of_32_threads_are_ready_under_a_limit_of_256():
     assert len(shipped_bundles()) == 11
     with group("pids", max=256) as folder, serving_in(folder, "--threads=32") as server:
         server.wait_until_ready()
-        models = server.http.get("/models").json()["models"]
+        models = server.models()
         assert {model["state"] for model in models} == {"ready"}
         assert int((folder / "pids.current").read_text()) < 256
         assert "threads, because the container limits them" in server.log
@@ -79,7 +79,7 @@ def test_under_half_a_cpu_a_puzzle_costs_what_it_costs_with_one_thread():
 
 def cpu_of_a_puzzle(server: Server, num_puzzles: int = 100) -> float:
     """CPU seconds of the server and its engine for each puzzle."""
-    pids = [server.process.pid, server.slots()["engine"]["pid"]]
+    pids = [server.process.pid, server.engine["pid"]]
     before_s = sum(map(cpu_seconds, pids))
     for _ in range(num_puzzles):
         assert server.solve(SUDOKU, policy="fixed").status_code == 200
@@ -89,13 +89,13 @@ def cpu_of_a_puzzle(server: Server, num_puzzles: int = 100) -> float:
 
 def test_an_engine_killed_for_its_memory_takes_nobody_along():
     with group("memory") as folder, running(step_s=0.02, segments=4) as server:
-        pid = server.slots()["engine"]["pid"]
+        pid = server.engine["pid"]
         (folder / "cgroup.procs").write_text(str(pid))
         (folder / "memory.limit_in_bytes").write_text("4096")
         statuses = []
-        while server.slots()["engine"]["losses"] == 0 and len(statuses) < 500:
+        while server.engine["losses"] == 0 and len(statuses) < 500:
             statuses.append(server.solve(QUESTION).status_code)
         assert set(statuses) <= {200, 503}
         server.wait_until_ready()
         assert server.solve(QUESTION).status_code == 200
-        assert server.slots()["engine"]["pid"] != pid
+        assert server.engine["pid"] != pid

@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import multiprocessing
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 from asgi_tools import PLACES, QUICK, app_over, engine_of, lanes_over, serving, until
+from bundle_tools import shipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine, ThreadEngine
@@ -20,8 +20,7 @@ from starlette.testclient import TestClient
 from hrm_edge_runtime.api.request import parse_request
 from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
-from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
+from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.worker import messages, process
 from hrm_edge_runtime.worker.client import EngineClient, NoAnswerError
 from hrm_edge_runtime.worker.lanes import LaneKey, Lanes
@@ -99,11 +98,9 @@ def test_a_full_lane_refuses_and_the_other_answers():
             places.leave()
 
 
-@pytest.mark.parametrize(
-    "path", sorted(SHIPPED_BUNDLES.glob("*.bundle")), ids=lambda path: path.stem
-)
-def test_the_sample_of_a_shipped_model_is_a_held_out_puzzle_that_it_reads(path: Path):
-    bundle = Bundle.open(path)
+@pytest.mark.parametrize("name", shipped_bundles())
+def test_the_sample_of_a_shipped_model_is_a_held_out_puzzle_that_it_reads(name: str):
+    bundle = shipped(name)
     model = ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1)
     task = parse_request([model], SolveRequest(puzzle=model.sample), task_id=0, arrival_s=0.0).task
     results = bundle.manifest.held_out_tasks

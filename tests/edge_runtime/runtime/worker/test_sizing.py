@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.factory import Choice
-from hrm_edge_runtime.worker import step_times
+from hrm_edge_runtime.worker.step_times import FAIR_SLOTS, FOLDER, NOISE, StepTimesFile, sizing_from
 from hrm_host import system
 
 CHOICE = Choice(engine="cpu", precision="fp32")
@@ -27,15 +27,15 @@ CHOICE = Choice(engine="cpu", precision="fp32")
     ],
 )
 def test_slots_are_few_or_at_the_knee(step_ms: dict[int, float], num_slots: int, rule: str):
-    assert step_times.sizing_from(step_ms) == (num_slots, rule)
+    assert sizing_from(step_ms) == (num_slots, rule)
 
 
 @given(st.lists(st.floats(1e-4, 1e3), min_size=1, max_size=6))
 def test_no_choice_is_slower_than_one_puzzle_at_a_time(times: list[float]):
     curve = {2**power: seconds for power, seconds in enumerate(times)}
-    num_slots, rule = step_times.sizing_from(curve)
-    assert num_slots / curve[num_slots] >= (1 - step_times.NOISE) / curve[1] * (1 - 1e-9)
-    assert rule == "knee" or num_slots <= step_times.FAIR_SLOTS
+    num_slots, rule = sizing_from(curve)
+    assert num_slots / curve[num_slots] >= (1 - NOISE) / curve[1] * (1 - 1e-9)
+    assert rule == "knee" or num_slots <= FAIR_SLOTS
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache on a machine without other work."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
-    return tmp_path / "cache" / "hrm-edge" / step_times.FOLDER
+    return tmp_path / "cache" / "hrm-edge" / FOLDER
 
 
 def kept_file(cache: Path) -> Path:
@@ -54,18 +54,18 @@ def kept_file(cache: Path) -> Path:
 def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(cache: Path):
     del cache
     bundle = shipped("sudoku-6x6")
-    written = step_times.StepTimesFile(bundle, CHOICE, 1)
+    written = StepTimesFile(bundle, CHOICE, 1)
     written.keep_step_times({1: 0.01, 2: 0.02})
     written.keep_memory(2, 1000)
     written.keep_memory(4, 2000)
-    kept = step_times.StepTimesFile(bundle, CHOICE, 1)
+    kept = StepTimesFile(bundle, CHOICE, 1)
     assert kept.step_times(4) == {1: 0.01, 2: 0.02}
     assert kept.step_times(1) == {1: 0.01}  # of a command line with fewer slots
     assert [kept.memory_bytes(slots) for slots in (2, 4, 8)] == [1000, 2000, 0]
     others = [
-        step_times.StepTimesFile(bundle, CHOICE, 2),
-        step_times.StepTimesFile(bundle, Choice(engine="cpu", precision="int8"), 1),
-        step_times.StepTimesFile(shipped("maze-8x8"), CHOICE, 1),
+        StepTimesFile(bundle, CHOICE, 2),
+        StepTimesFile(bundle, Choice(engine="cpu", precision="int8"), 1),
+        StepTimesFile(shipped("maze-8x8"), CHOICE, 1),
     ]
     for other in others:
         assert (other.step_times(4), other.memory_bytes(2)) == ({}, 0)
@@ -82,7 +82,7 @@ def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(cache: Path
     ],
 )
 def test_malformed_figures_are_remeasured(tiny_bundle: Path, cache: Path, content: str):
-    figures = step_times.StepTimesFile(Bundle.open(tiny_bundle), CHOICE, 1)
+    figures = StepTimesFile(Bundle.open(tiny_bundle), CHOICE, 1)
     figures.keep_memory(4, 2000)
     file = kept_file(cache)
     (key,) = json.loads(file.read_text())
@@ -96,7 +96,7 @@ def test_figures_in_a_bundle_are_ignored(copied: Path, cache: Path):
     """A bundle may come from a stranger: a million slots fill memory, a pipe blocks a reader."""
     (copied / "engines").mkdir()
     os.mkfifo(copied / "engines" / "steps.json")
-    figures = step_times.StepTimesFile(Bundle.open(copied), CHOICE, 1)
+    figures = StepTimesFile(Bundle.open(copied), CHOICE, 1)
     assert figures.step_times(4) == {}
     figures.keep_step_times({1: 0.01, 1_000_000: 0.01})
     assert figures.step_times(4) == {1: 0.01}
@@ -109,7 +109,7 @@ def test_times_of_a_busy_machine_are_not_kept(
     tiny_bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ):
     del cache
-    figures = step_times.StepTimesFile(Bundle.open(tiny_bundle), CHOICE, 1)
+    figures = StepTimesFile(Bundle.open(tiny_bundle), CHOICE, 1)
     for load, kept in ((1000.0, {}), (0.0, {1: 0.5})):
         monkeypatch.setattr(system, "load_average", lambda load=load: load)
         figures.keep_step_times({1: 0.5})

@@ -25,9 +25,9 @@ def mortal() -> Iterator[Server]:
 
 def test_killed_engine_fails_its_requests_at_once_and_comes_back(mortal: Server):
     mortal.wait_until_ready()
-    losses = mortal.slots()["engine"]["losses"]
+    losses = mortal.engine["losses"]
     with asking(mortal, [QUESTION] * 6) as futures:
-        os.kill(mortal.slots()["engine"]["pid"], signal.SIGKILL)
+        os.kill(mortal.engine["pid"], signal.SIGKILL)
         killed_s = time.monotonic()
         answers = [future.result() for future in futures]
         answered_s = time.monotonic() - killed_s
@@ -38,7 +38,7 @@ def test_killed_engine_fails_its_requests_at_once_and_comes_back(mortal: Server)
     assert mortal.status("/livez") == 200
     assert refusal(mortal.http.get("/readyz")) == (503, "engine-lost")
     mortal.wait_until_ready()
-    engine = mortal.slots()["engine"]
+    engine = mortal.engine
     assert engine["losses"] == losses + 1
     assert "was killed by signal 9 (SIGKILL), usually out of memory" in engine["last_error"]
     assert "engine lost: it was killed by signal 9 (SIGKILL)" in mortal.log
@@ -51,7 +51,7 @@ def test_a_killed_engine_is_the_last_event_of_a_stream(mortal: Server):
     with mortal.http.stream("POST", "/solve/stream", json=body) as response:
         lines = response.iter_lines()
         next(line for line in lines if line.startswith("event: segment"))
-        os.kill(mortal.slots()["engine"]["pid"], signal.SIGKILL)
+        os.kill(mortal.engine["pid"], signal.SIGKILL)
         *_, name, data, _ = lines
     assert name == "event: error"
     assert json.loads(data.removeprefix("data: "))["error"]["reason"] == "engine-lost"
@@ -59,7 +59,7 @@ def test_a_killed_engine_is_the_last_event_of_a_stream(mortal: Server):
 
 def test_hung_engine_is_killed_and_replaced(mortal: Server):
     mortal.wait_until_ready()
-    os.kill(mortal.slots()["engine"]["pid"], signal.SIGSTOP)
+    os.kill(mortal.engine["pid"], signal.SIGSTOP)
     with asking(mortal, [QUESTION] * 1) as futures:
         assert refusal(futures[0].result()) == (503, "engine-lost")
     mortal.wait_until_ready()
@@ -69,7 +69,7 @@ def test_hung_engine_is_killed_and_replaced(mortal: Server):
 
 def test_engine_dies_with_a_killed_server_even_in_a_long_step():
     with running(step_s=600.0) as server:
-        pid = server.slots()["engine"]["pid"]
+        pid = server.engine["pid"]
         with asking(server, [QUESTION] * 1) as futures:
             time.sleep(0.5)  # now the step has begun
             server.process.kill()
@@ -79,7 +79,7 @@ def test_engine_dies_with_a_killed_server_even_in_a_long_step():
 
 def test_drain_answers_what_was_admitted_and_exits_with_0():
     with running(segments=8, drain_seconds=PATIENCE_S) as server:
-        engine_pid = server.slots()["engine"]["pid"]
+        engine_pid = server.engine["pid"]
         os.kill(engine_pid, signal.SIGSTOP)  # nothing is answered before the server drains
         with asking(server, [QUESTION] * 6) as futures:
             server.process.send_signal(signal.SIGTERM)
@@ -94,7 +94,7 @@ def test_drain_answers_what_was_admitted_and_exits_with_0():
 
 def test_ctrl_c_ends_what_exceeds_the_drain_limit_with_503_and_leaves_no_traceback():
     with running(step_s=1.0, segments=16, drain_seconds=0.3) as server:
-        pid = server.slots()["engine"]["pid"]
+        pid = server.engine["pid"]
         with asking(server, [QUESTION] * 3) as futures:
             _interrupt_group(server)
             for future in futures:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,16 +13,29 @@ from service_tools import Server, hrm_serve
 
 if TYPE_CHECKING:
     # not before a test needs it: without playwright it skips whatever imports it
+    from playwright.sync_api import Playwright
     from web_tools import Browser, ConsoleMessage, Page
 
 MODELS = ("sudoku-6x6", "sudoku", "maze-8x8", "logistics-6x6", "arc-7x7", "arc-15x15")
+SYSTEM_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 CLIPBOARD = ["clipboard-read", "clipboard-write"]
 REFUSED = "Failed to load resource"  # how the browser notes each 4xx and 5xx that a test provokes
 
 
+def find_chromium(playwright: Playwright) -> str | None:
+    own = playwright.chromium.executable_path
+    if Path(own).exists():
+        return own
+    for name in SYSTEM_BROWSERS:
+        path = shutil.which(name)
+        if path is not None:
+            return path
+    return None
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    from web_tools import find_chromium, sync_playwright
+    from web_tools import sync_playwright
 
     with sync_playwright() as playwright:
         path = find_chromium(playwright)
@@ -39,7 +54,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def site() -> Iterator[Server]:
     """`hrm-serve` with all models; who uses it requests a browser first, without which it skips."""
-    with hrm_serve(*MODELS, "--threads=1", "--slots=4") as server:
+    with hrm_serve(*MODELS, "--slots=4") as server:
         yield server
 
 

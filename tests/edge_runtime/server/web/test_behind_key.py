@@ -18,7 +18,7 @@ QUESTION = "..4...5..4..2....5..31.....6.113.2.4"
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     keys = write_key_file(tmp_path_factory.mktemp("keys"))
-    with hrm_serve("sudoku-6x6", "--threads=1", "--slots=1", "--keys", keys, key=ADMIN) as server:
+    with hrm_serve("sudoku-6x6", "--slots=1", "--keys", keys, key=ADMIN) as server:
         yield server
 
 

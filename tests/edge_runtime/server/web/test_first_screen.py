@@ -95,7 +95,7 @@ def test_models_are_grouped_by_puzzle(sized_page: Page):
 
 
 def test_size_and_accuracy_are_those_of_the_server(page: Page, site: Server):
-    changed = site.http.get("/models").json()["models"]
+    changed = site.models()
     changed[1]["provenance"].update(held_out=321, solved=0.4321, solved_16_attempts=0.9876)
     changed[4].update(provenance={}, held_out_tasks=None)
     page.route("**/models", lambda route: route.fulfill(json={"models": changed}))

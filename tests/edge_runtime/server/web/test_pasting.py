@@ -2,13 +2,12 @@
 
 import json
 import shlex
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
+from cli_tools import ran
+from puzzle_tools import question_of
 from service_tools import Server, command, hrm_serve
 from web_tools import (
     DONE,
@@ -25,8 +24,6 @@ from web_tools import (
     visit,
 )
 
-from hrm_puzzles import registry
-
 pytestmark = pytest.mark.process
 
 TASK = {
@@ -36,7 +33,6 @@ TASK = {
     ],
     "test": [{"input": [[0, 7], [7, 7]], "output": [[4, 1], [1, 1]]}],
 }
-SAMPLE = registry.get("logistics-6x6")
 LARGE_MAZE = "S" + "." * 40 + "\n" + "." * 40 + "G"
 
 
@@ -69,31 +65,34 @@ def test_shown_commands_build_the_data(page: Page, tmp_path: Path):
     (folder / "mine.json").write_text(json.dumps(TASK))
     program, *arguments = shlex.split(build)
     assert program == "hrm-data"
-    subprocess.run(command("data", *arguments), cwd=tmp_path, check=True)
+    ran(*command("data", *arguments), cwd=tmp_path)
     assert (tmp_path / "data/tasks").is_dir()
 
 
-def delay_tasks(route: Route) -> None:
-    time.sleep(0.5)
-    route.continue_()
+def choose_with_late_tasks(page: Page) -> Route:
+    """Choose a model of ARC, and return the request for its tasks, which waits."""
+    held: list[Route] = []
+    page.route("**/models/arc-7x7/tasks", lambda route: held.append(route))
+    choose(page, "arc-7x7")
+    while not held:
+        page.wait_for_timeout(10)
+    return held[0]
 
 
 @pytest.mark.parametrize("text", ["hello, this is no puzzle", json.dumps(TASK)])
 def test_late_tasks_keep_what_was_pasted(page: Page, text: str):
-    page.route("**/models/arc-7x7/tasks", delay_tasks)
-    choose(page, "arc-7x7")
+    tasks = choose_with_late_tasks(page)
     paste(page, text)
+    tasks.continue_()
     expect(page.locator("#tasks")).to_be_visible()
     page.wait_for_selector(DONE)
     assert len(sentences(page)) == 1
 
 
 def test_late_tasks_keep_what_is_solved(page: Page):
-    held: list[Route] = []
-    page.route("**/models/arc-7x7/tasks", lambda route: held.append(route))
-    choose(page, "arc-7x7")
+    tasks = choose_with_late_tasks(page)
     title = solve(page)
-    held[0].continue_()
+    tasks.continue_()
     expect(page.locator("#tasks")).to_be_visible()
     assert page.inner_text("#verdict-title") == title
 
@@ -158,7 +157,7 @@ def test_a_sudoku_of_another_size_is_told_what_it_is(page: Page, text: str):
 def test_a_pasted_puzzle_is_solved_by_enter(page: Page, model: str):
     choose(page, model)
     page.locator("#board [role=gridcell]").last.click()
-    paste(page, str(SAMPLE.asked(SAMPLE.generate(np.random.default_rng(4), "easy").question, "")))
+    paste(page, question_of("logistics-6x6"))
     expect(page.locator("#model")).to_have_value("logistics-6x6")
     page.keyboard.press("Enter")
     assert verdict(page) == "Proven"
@@ -166,14 +165,13 @@ def test_a_pasted_puzzle_is_solved_by_enter(page: Page, model: str):
 
 @pytest.fixture(scope="module")
 def mazes() -> Iterator[Server]:
-    with hrm_serve("maze-8x8", "maze-14x14", "--threads=1") as server:
+    with hrm_serve("maze-8x8", "maze-14x14") as server:
         yield server
 
 
 def test_a_smaller_maze_is_solved(browser: Browser, mazes: Server):
     rows, cols = 9, 13
-    puzzle = registry.get(f"maze-{rows}x{cols}")
-    question = str(puzzle.asked(puzzle.generate(np.random.default_rng(4), "medium").question, ""))
+    question = question_of(f"maze-{rows}x{cols}", "medium")
     with visit(browser, mazes, SIZES[0]) as page:
         paste(page, question)
         expect(page.locator("#model")).to_have_value("maze-14x14")

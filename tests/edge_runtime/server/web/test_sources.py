@@ -1,9 +1,10 @@
 """The files of the page: narrow enough to read, and free of the address they are served at."""
 
 import re
-from pathlib import Path
 
-WEB = Path(__file__).parents[4] / "edge_runtime" / "hrm_edge_server" / "web"
+from files import ROOT
+
+WEB = ROOT / "edge_runtime" / "hrm_edge_server" / "web"
 SOURCES = sorted(path for path in WEB.rglob("*") if path.suffix in {".js", ".css", ".html"})
 WIDEST = 100
 # What a browser loads or asks: an attribute, a url() of a style, or a path passed to a request.

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from files import lines_in
 from service_tools import NDJSON, Server, wait_for
 from web_tools import Page, choose, digits, expect, screen, solve, think_for, verdict
 
@@ -22,16 +23,17 @@ PROVEN_BEFORE = """() => {
 }"""
 
 
-def set_how(page: Page, *, attempts: int = 1, policy: str = "") -> None:
+def set_attempts(page: Page, attempts: int) -> None:
+    """Let so many attempts think on after a proof."""
     if not page.is_visible("#attempts-wanted"):
         page.click("summary:has-text('How to think')")
     page.fill("#attempts-wanted", str(attempts))
-    page.select_option("#policy", policy)
+    page.select_option("#policy", "fixed")
 
 
 def test_stream_is_watched_segment_by_segment(page: Page):
     choose(page, "sudoku", HARD)
-    set_how(page, attempts=4, policy="fixed")  # which thinks on after a proof
+    set_attempts(page, 4)
     before = digits(page)
     page.click("#solve")
     expect(page.locator("#segment")).to_have_value(re.compile(r"^([89]|\d\d+)$"))
@@ -47,7 +49,7 @@ def test_stream_is_watched_segment_by_segment(page: Page):
 
 def test_every_attempt_can_be_looked_at_and_every_segment_again(page: Page):
     choose(page, "sudoku-6x6", "Few givens")
-    set_how(page, attempts=3, policy="fixed")
+    set_attempts(page, 3)
     page.fill("#segments-wanted", "6")
     page.click("#solve")
     verdict(page)
@@ -86,7 +88,7 @@ def test_stop_cancels_the_puzzle_on_the_server(page: Page, site: Server):
         return slots["waiting"] + num_active == 0
 
     choose(page, "sudoku", HARD)
-    set_how(page, attempts=16, policy="fixed")
+    set_attempts(page, 16)
     page.click("#solve")
     page.wait_for_selector(".attempt")
     page.keyboard.press("Escape")
@@ -109,8 +111,7 @@ def test_evaluation_runs_over_fresh_boards_pauses_and_is_exported(page: Page):
     assert page.locator(".evaluated").count() == num_boards - num_right
     with page.expect_download() as waiting:
         page.click("#evaluate-export")
-    exported = Path(waiting.value.path()).read_text()
-    lines = [json.loads(line) for line in exported.splitlines()]
+    lines = lines_in(Path(waiting.value.path()).read_text())
     assert len(lines) == num_boards
     assert sum(line["answer"]["verified"] for line in lines) == num_right
     page.uncheck("#only-failures")
