@@ -285,7 +285,7 @@ def test_a_status_of_the_driver_has_its_cause(
     device(FAKE_CUDA_FAILS="init")
     monkeypatch.setattr(gpu_state(), "NO_DEVICE", status)
     with pytest.raises(TensorRTError, match="CUDA does not start here") as refused:
-        Gpu(bindings())
+        Gpu(BindingsDriver())
     assert refused.value.cause == STATUSES[status]
 
 
