@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hrm_host import atomic
+
+FULL = Path("/dev/full")
 
 
 def test_a_file_is_replaced_whole_or_stays_as_it_is(tmp_path: Path):
@@ -44,3 +47,13 @@ def test_new_directory_appears_whole_or_not_at_all(tmp_path: Path):
         (directory / "file").write_text("another")
     assert (target / "file").read_text() == "another"
     assert list(target.parent.iterdir()) == [target]
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="only Linux has a full device")
+def test_an_array_on_a_full_disk_is_not_written_in_silence(tmp_path: Path):
+    with pytest.raises(OSError, match="No space left"):
+        atomic.write_array(FULL, np.zeros(5000))
+    ours = tmp_path / "ours.npy"
+    atomic.write_array(ours, np.broadcast_to(np.uint8(0), (30, 4)))
+    np.save(tmp_path / "theirs.npy", np.zeros((30, 4), np.uint8))
+    assert ours.read_bytes() == (tmp_path / "theirs.npy").read_bytes()
