@@ -80,7 +80,8 @@ def write_text(path: Path, text: str) -> None:
 def write_array(file: Path, array: NDArray[Any]) -> None:
     """Write an array; raises OSError if the disk is full, which `np.save` of a file overlooks."""
     with file.open("wb") as stream:
-        np.save(SimpleNamespace(write=stream.write), array, allow_pickle=False)
+        writing: Any = SimpleNamespace(write=stream.write)  # no file, whose errors NumPy overlooks
+        np.save(writing, array, allow_pickle=False)
 
 
 @contextmanager

@@ -187,14 +187,14 @@ def test_lengths_may_be_given_in_passes_over_the_data_set(data: Path, tmp_path: 
 
 @pytest.mark.parametrize("length", ["-1 passes", "2 epochs", "nan", "1e400"])
 def test_a_length_that_is_none_is_named_with_an_example(length: str):
-    ended = rejected(app, "--puzzle", "maze", "--dry-run", "--set", f"total_samples={length}")
-    assert f"total_samples='{length}' is not of type int; give a value such as" in ended
+    sentence = rejected(app, "--puzzle", "maze", "--dry-run", "--set", f"total_samples={length}")
+    assert f"total_samples='{length}' is not of type int; give a value such as" in sentence
 
 
 @pytest.mark.parametrize("window", [(-1, 2), (0, 0)])
 def test_a_profile_has_a_step(window: tuple[int, int], tmp_path: Path):
-    ended = rejected(app, "--run", tmp_path / "run", "--profile", "--profile-window", *window)
-    assert "then at least 1 step to profile" in ended
+    sentence = rejected(app, "--run", tmp_path / "run", "--profile", "--profile-window", *window)
+    assert "then at least 1 step to profile" in sentence
 
 
 def test_the_city_recipe_has_the_figures_of_its_notes():
