@@ -260,6 +260,7 @@ def test_without_a_checkpoint_it_says_what_to_give(options: tuple[str, ...], say
     [
         ({}, ("--calib", "maze"), "give sudoku or the path of a data set of sudoku-4x4"),
         ({}, ("--loop", "unrolled=0"), "give host, unrolled or unrolled=N"),
+        ({}, ("--loop", f"unrolled={10**20}"), "unrolled=N with N from 1 to 1024"),
         ({}, ("--board", "sudoku"), "omit --board"),
         ({"puzzle": None}, (), "does not name its puzzle"),
         ({"puzzle": "sudoku"}, (), "has 16 positions of 6 tokens but sudoku has 81"),
