@@ -76,7 +76,7 @@ class ParityOptions:
         ),
     ] = None
     puzzles: Annotated[int | None, typer.Option(min=1, help="Number of puzzles to run.")] = None
-    seed: Annotated[int, typer.Option(help="Seed for choosing or generating puzzles.")] = 1
+    seed: Annotated[int, typer.Option(min=0, help="Seed for choosing or generating puzzles.")] = 1
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Puzzles per batch.")] = 16
     threads: command.Threads = None
     as_json: command.AsJson = False

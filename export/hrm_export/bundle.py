@@ -93,7 +93,7 @@ def write_data(directory: Path, contents: Contents, judged: JudgedForms) -> None
     Tasks with right answers come first: a page begins with the first ones.
     """
     tasks = contents.exam.tasks
-    np.save(directory / PUZZLE_TABLE_NAME, contents.exam.served.puzzle_table)
+    atomic.write_array(directory / PUZZLE_TABLE_NAME, contents.exam.served.puzzle_table)
     identifiers = json.dumps(list(contents.exam.identifiers))
     (directory / IDENTIFIERS_NAME).write_text(identifiers + "\n")
     if tasks:

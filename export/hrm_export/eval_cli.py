@@ -49,7 +49,9 @@ class EvaluationOptions:
     ] = "auto"
     max_segments: Annotated[
         int | None,
-        typer.Option(min=1, help="Maximum number of segments per puzzle. Default: the model's."),
+        typer.Option(
+            min=1, max=1024, help="Maximum number of segments per puzzle. Default: the model's."
+        ),
     ] = None
     max_loss: Annotated[
         float,
@@ -75,6 +77,8 @@ class EvaluationOptions:
             from hrm_export.torch_engine import open_checkpoint
 
             return open_checkpoint(path, board=self.board, **settings)
+        if self.board is not None:
+            raise ValueError(f"{source} is a bundle, of one board; omit --board")
         return open_bundle(source, **settings)
 
 

@@ -36,12 +36,10 @@ def find_checkpoint(source: Path | None, calib: str | None) -> Path:
     """Find the checkpoint: the named one, or the best of the named run or the puzzle's run."""
     if source is None:
         return _checkpoint_for(calib)
-    if (source / checkpoint.CONFIG).exists():
-        return source
     run = source
     if source.name == BEST and not source.exists():
         run = source.parent
-    return checkpoint_of_run(run) or source
+    return checkpoint.pointer_of(run) or source
 
 
 def _checkpoint_for(calib: str | None) -> Path:
@@ -49,21 +47,13 @@ def _checkpoint_for(calib: str | None) -> Path:
         remedy = "give CHECKPOINT, or --calib NAME to export runs/NAME/best"
         raise ValueError(f"no checkpoint was given; {remedy}")
     run = RUNS / Path(calib).name
-    source = checkpoint_of_run(run)
+    source = checkpoint.pointer_of(run)
     if source is None:
         remedy = "give CHECKPOINT"
         if calib in registry.names():
             remedy = f"train first: hrm-train --puzzle {calib}"
         raise ValueError(f"--calib {calib} selects {run / BEST}, which does not exist; {remedy}")
     return source
-
-
-def checkpoint_of_run(run: Path) -> Path | None:
-    """The best checkpoint of a run, or its latest if there is no best; None without either."""
-    for pointer in (BEST, LATEST):
-        if (run / pointer).exists():
-            return run / pointer
-    return None
 
 
 def bundle_name(source: Path) -> str:

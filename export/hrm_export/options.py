@@ -9,6 +9,8 @@ import typer
 from hrm_edge_runtime.contract.halting import PolicyKind
 from hrm_host.command import AsJson
 
+MOST_SEGMENTS = 1 << 10
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
@@ -57,7 +59,11 @@ class Options:
     ] = None
     max_segments: Annotated[
         int | None,
-        typer.Option(min=1, help="Maximum number of segments per puzzle. Default: as in training."),
+        typer.Option(
+            min=1,
+            max=MOST_SEGMENTS,
+            help="Maximum number of segments per puzzle. Default: as in training.",
+        ),
     ] = None
     puzzle_ids: Annotated[
         int | None,
@@ -79,9 +85,11 @@ class Options:
     max_loss: Annotated[
         float,
         typer.Option(
+            min=0,
+            max=100,
             help="Points of exact solves that a precision may lose against fp32; INT8 aims at "
             "half. If the measured interval contains this number, the precision is marked "
-            "undecided and auto does not choose it."
+            "undecided and auto does not choose it.",
         ),
     ] = 1.0
     budget_minutes: Annotated[
@@ -122,7 +130,8 @@ def parse_loop(text: str) -> int | None:
     if text == "unrolled":
         return 0
     form, _, count = text.partition("=")
-    if form != "unrolled" or not count.isdecimal() or int(count) == 0:
+    if form != "unrolled" or not count.isdecimal() or not 1 <= int(count) <= MOST_SEGMENTS:
         problem = f"--loop {text} is not a form of the loop"
-        raise ValueError(f"{problem}; give host, unrolled or unrolled=N with N of 1 or more")
+        remedy = f"give host, unrolled or unrolled=N with N from 1 to {MOST_SEGMENTS}"
+        raise ValueError(f"{problem}; {remedy}")
     return int(count)

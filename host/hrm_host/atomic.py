@@ -8,6 +8,11 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hrm_host import system
 
@@ -70,6 +75,13 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replace the file `path` in one step, in UTF-8."""
     write_bytes(path, text.encode())
+
+
+def write_array(file: Path, array: NDArray[Any]) -> None:
+    """Write an array; raises OSError if the disk is full, which `np.save` of a file overlooks."""
+    with file.open("wb") as stream:
+        writing: Any = SimpleNamespace(write=stream.write)  # no file, whose errors NumPy overlooks
+        np.save(writing, array, allow_pickle=False)
 
 
 @contextmanager

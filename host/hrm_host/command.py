@@ -38,7 +38,9 @@ REMEDIES = {
     errno.ENOSPC: "make room there",
     errno.EROFS: "choose a place that can be written",
     errno.EACCES: "choose a place that you may use",
-    **dict.fromkeys((errno.ENOENT, errno.EEXIST, errno.ENOTDIR), "choose another path"),
+    **dict.fromkeys(
+        (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY), "choose another path"
+    ),
 }
 WORD_OF_TYPE = {  # what a person reads in the help instead of a type's name
     "<int range>": "N",

@@ -53,11 +53,8 @@ def save(
     """
     if not (path / META).is_file():
         atomic.require_free(path)
-    state: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        state[name] = tensor.detach().cpu().contiguous()
     with atomic.new_directory(path, replace=True) as directory:
-        safetensors.torch.save_file(state, directory / WEIGHTS)
+        write_tensors(directory / WEIGHTS, model.state_dict())
         (directory / CONFIG).write_text(model.config.to_json())
         values = dict(meta)
         if PUZZLE_IDS in values:
@@ -68,6 +65,15 @@ def save(
         hashes = {file.name: sha256_of(file) for file in directory.iterdir()}
         values["sha256"] = hashes
         (directory / META).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
+
+
+def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Writes tensors of any device; raises OSError if the disk is full."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        safetensors.torch.save_file(plain, file)
+    except safetensors.SafetensorError as error:
+        raise OSError(f"{file} cannot be written ({error}); make room there") from error
 
 
 def load(path: Path) -> tuple[HRM, dict[str, Any]]:
@@ -178,9 +184,8 @@ def resolve(path: Path) -> Path:
     Any other path is returned as it is. Raises CheckpointError if the pointer leaves its run.
     """
     if path.name not in POINTERS:
-        pointers = [path / name for name in reversed(POINTERS)]
-        found = next(filter(Path.exists, pointers), None)
-        return resolve(found) if found else path
+        pointer = pointer_of(path)
+        return path if pointer is None else resolve(pointer)
     run = path.parent
     try:
         name = text_of(path, most_bytes=100).strip()
@@ -193,6 +198,14 @@ def resolve(path: Path) -> Path:
     raise CheckpointError(
         f"{path} does not name a checkpoint of the run ({printable(name)!r}); {_advice(path)}"
     )
+
+
+def pointer_of(run: Path) -> Path | None:
+    """The pointer to a run's best checkpoint, or to its latest; None without either."""
+    for name in reversed(POINTERS):
+        if (run / name).exists():
+            return run / name
+    return None
 
 
 def steps_of(run: Path) -> list[Path]:

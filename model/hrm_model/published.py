@@ -408,9 +408,7 @@ def _sizes(settings: Settings, state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def _rows_of(name: str, state: Mapping[str, Tensor]) -> tuple[int, ...]:
     """The shape of a table of vectors."""
-    shape = tuple(state[name].shape) if name in state else None
-    if shape is None or len(shape) != 2:
-        raise ValueError(
-            f"{name} has the shape {shape}, not rows and columns; import a whole model"
-        )
-    return shape
+    table = state.get(name)
+    if table is None or table.ndim != 2:
+        raise ValueError(f"{name} is absent or has no rows and columns; give a whole model")
+    return tuple(table.shape)

@@ -193,3 +193,5 @@ def test_the_better_model_is_named_when_the_interval_decides(num_lost: int, num_
 def test_models_of_two_boards_cannot_be_compared(folder: Path, data: Path):
     sides = (folder / "echo.bundle", folder / "step_2")
     assert "give two models of one board" in rejected(app, *sides, "--data", data)
+    other = ("sudoku", "--board", "sudoku-6x6", "--data", data)
+    assert "sudoku is a bundle, of one board; omit --board" in rejected(app, *other)

@@ -3,9 +3,12 @@
 import errno
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hrm_host import atomic
+
+FULL = Path("/dev/full")
 
 
 def test_a_file_is_replaced_whole_or_stays_as_it_is(tmp_path: Path):
@@ -70,3 +73,13 @@ def test_on_a_file_system_without_locks_nobody_waits(
     monkeypatch.setattr("fcntl.flock", no_locks)
     with pytest.raises(OSError, match=r"no locks .*: use a folder"), atomic.lock(tmp_path / "keys"):
         pass
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="only Linux has a full device")
+def test_an_array_on_a_full_disk_is_not_written_in_silence(tmp_path: Path):
+    with pytest.raises(OSError, match="No space left"):
+        atomic.write_array(FULL, np.zeros(5000))
+    ours = tmp_path / "ours.npy"
+    atomic.write_array(ours, np.broadcast_to(np.uint8(0), (30, 4)))
+    np.save(tmp_path / "theirs.npy", np.zeros((30, 4), np.uint8))
+    assert ours.read_bytes() == (tmp_path / "theirs.npy").read_bytes()

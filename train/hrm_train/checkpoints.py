@@ -48,7 +48,7 @@ def save(run: Path, step: int, write: Callable[[Path], None], *, keep: int) -> N
     try:
         write(path)
         checkpoint.point(run / "latest", path)
-    except (OSError, safetensors.SafetensorError) as error:
+    except OSError as error:
         sweep(run)
         raise OSError(f"{path} could not be written ({error}), {_remedy(run)}") from error
     _prune(run, keep)
@@ -103,8 +103,7 @@ def write_trainer(
     tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any], directory: Path
 ) -> None:
     """Writes the trainer's state into a checkpoint."""
-    flat = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    safetensors.torch.save_file(flat, directory / TENSORS)
+    checkpoint.write_tensors(directory / TENSORS, tensors)
     (directory / VALUES).write_text(json.dumps(values, indent=2) + "\n")
 
 

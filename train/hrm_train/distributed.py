@@ -8,6 +8,7 @@ has an effect.
 """
 
 import os
+import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -120,11 +121,9 @@ def joined() -> Generator[Ranks]:
     try:
         store, rank, world = next(iter(rendezvous("env://")))
     except dist.DistError as error:
-        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"the first rank is not at {place} ({reason}); check MASTER_ADDR, MASTER_PORT and the "
-            "other ranks"
+            f"the first rank does not answer ({reason}); check MASTER_ADDR and the other ranks"
         ) from error
     # torchrun keeps one store for all starts, so gloo would find the addresses of dead ranks. A
     # prefix for each start prevents this on one machine only: several machines do not count
@@ -141,12 +140,12 @@ def joined() -> Generator[Ranks]:
 
 def _require_ranks() -> None:
     """Raises ValueError unless the environment says which rank this is, and where the first is."""
-    given = {name: os.environ.get(name, "") for name in FROM_TORCHRUN}
-    is_number = given["RANK"].isdecimal() and given["WORLD_SIZE"].isdecimal()
-    is_rank = is_number and int(given["RANK"]) < int(given["WORLD_SIZE"])
-    if not (is_rank and given["MASTER_ADDR"] and given["MASTER_PORT"].isdecimal()):
+    given = " ".join(os.environ.get(name, "") for name in FROM_TORCHRUN)
+    found = re.fullmatch(r"(\d+) (\d+) \S+ \d+", given)
+    if found is None or int(found[1]) >= int(found[2]):
         raise ValueError(
-            f"the environment has {given}, which is no rank; use torchrun, or unset WORLD_SIZE"
+            f"{', '.join(FROM_TORCHRUN)} are '{given}', which is no rank; "
+            "use torchrun, or unset WORLD_SIZE"
         )
 
 

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hrm_host.atomic import write_array
 from hrm_host.reading import are_strings, is_list, is_object, json_from, object_of, text_of
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Int32Array, Int64Array, IntArray, Puzzle
 
@@ -190,8 +191,7 @@ def create_split(path: Path, split: str, *, puzzle: Puzzle, layout: Layout) -> N
     (directory / "dataset.json").write_bytes(text.encode())
     shape = (layout.num_examples, puzzle.seq_len)
     for name in ("inputs", "labels"):
-        file = directory / f"all__{name}.npy"
-        np.lib.format.open_memmap(file, mode="w+", dtype=np.uint8, shape=shape)
+        _save(directory, name, np.broadcast_to(np.uint8(0), shape))
     _save(directory, "puzzle_identifiers", layout.puzzle_ids.astype(np.int32))
     _save(directory, "puzzle_indices", layout.puzzle_offsets.astype(np.int32))
     _save(directory, "group_indices", layout.group_offsets.astype(np.int32))
@@ -257,7 +257,7 @@ def recipe_at(path: Path) -> dict[str, object]:
 
 
 def _save(directory: Path, name: str, array: NDArray[Any]) -> None:
-    np.save(directory / f"all__{name}.npy", array, allow_pickle=False)
+    write_array(directory / f"all__{name}.npy", array)
 
 
 def open_split(path: Path, split: str) -> Split:

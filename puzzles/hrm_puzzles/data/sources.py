@@ -99,8 +99,8 @@ def _make_chunk(name: str, difficulty: str, seed: int, is_test: bool, chunk: _Ch
         question_T = puzzle.encode(example.question)
         answer_T = puzzle.encode(example.answer)
         rows[number] = (question_T, answer_T, example.rating)
-    with atomic.new_file(chunk.file) as unfinished, unfinished.open("wb") as stream:
-        np.save(stream, rows)
+    with atomic.new_file(chunk.file) as unfinished:
+        atomic.write_array(unfinished, rows)
     return chunk.size
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,11 +51,13 @@ def version() -> str:
         raise EngineUnavailableError(f"TensorRT is not installed for this Python: {INSTALL}.")
     try:
         import tensorrt as trt
-    except (ImportError, OSError) as error:
+    except Exception as error:  # a library of another version can raise any error
         raise EngineUnavailableError(f"TensorRT does not load ({error}): {LIBRARIES}.") from error
 
-    parts = trt.__version__.split(".")
-    release = (int(parts[0]), int(parts[1]))
+    numbers = re.match(r"(\d+)\.(\d+)", getattr(trt, "__version__", ""))
+    if numbers is None:
+        raise EngineUnavailableError(f"{trt} is not NVIDIA's: move it away, and {INSTALL}.")
+    release = (int(numbers[1]), int(numbers[2]))
     if release < OLDEST or release[0] > NEWEST_MAJOR:
         known = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST_MAJOR}"
         raise EngineUnavailableError(

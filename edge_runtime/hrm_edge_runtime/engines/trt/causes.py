@@ -24,11 +24,11 @@ SIGNALS = {
 NAMES = {one.value: one.name for one in signal.Signals}
 STOPPED_BY = (1, 2, 15)  # hang-up, interrupt and terminate: somebody stopped the build
 MARKS: Mapping[Cause, str] = {
-    "memory": r"out ?of ?memory|bad_alloc|(cannot|could not|failed to) allocate|"
+    "memory": r"out[ _]?of[ _]?memory|bad_alloc|(cannot|could not|failed to) allocate|"
     r"(insufficient|not enough) memory|cudaErrorMemoryAllocation|needs? more memory",
     "wrong GPU": r"SM \d+ is not supported|target GPU|not compatible with|no kernel image|"
-    r"compute capability [\d.]+ is not supported|unsupported (GPU|SM)",
-    "CUDA": r"CUDA (initialization|driver|error|runtime|failure)|cuInit|cudaError|"
+    r"NO_BINARY_FOR_GPU|compute capability [\d.]+ is not supported|unsupported (GPU|SM)",
+    "CUDA": r"CUDA[ _](initialization|driver|error|runtime|failure)|cuInit|cudaError|"
     r"no CUDA-capable device|driver version is insufficient|"
     r"illegal memory access|launch failure",
 }
@@ -39,7 +39,8 @@ REMEDIES: Mapping[Cause, str] = {
     "wrong GPU": "use the TensorRT of this JetPack (apt-cache policy python3-libnvinfer), without "
     "one from pip before it, or choose --engine cpu",
     "rejected": "export the bundle again, or choose --engine tensorrt:fp32 or cpu",
-    "CUDA": "restart the board, or choose --engine cpu; `hrm-doctor --device` tests the driver",
+    "CUDA": "restart the board, update its driver, or choose --engine cpu; `hrm-doctor --device` "
+    "tests the driver",
     "stopped": "start it again",
     "unknown": "try it again, or choose --engine cpu; `hrm-doctor --device` tests the driver",
 }

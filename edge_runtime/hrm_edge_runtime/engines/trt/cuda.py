@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_edge_runtime.engines.engine import EngineLostError, Shape
-from hrm_edge_runtime.engines.trt.causes import TensorRTError
+from hrm_edge_runtime.engines.trt.causes import TensorRTError, cause_of
 from hrm_edge_runtime.engines.trt.drivers import INSTALL, CudaError, Driver, GpuInfo, driver_here
 
 ALIGNMENT = 256  # bytes; TensorRT requires this alignment of every tensor
@@ -189,4 +189,7 @@ def _started(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except CudaError as error:
-        raise TensorRTError(f"CUDA does not start here ({error})", "CUDA", INSTALL) from error
+        problem = f"CUDA does not start here ({error})"
+        if cause_of(problem) == "memory":
+            raise TensorRTError(problem, "memory") from error
+        raise TensorRTError(problem, "CUDA", INSTALL) from error

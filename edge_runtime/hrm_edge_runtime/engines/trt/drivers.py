@@ -152,7 +152,8 @@ class BindingsDriver:
     def _call(self, name: str, *arguments: Any) -> Any:
         try:
             status, *values = getattr(self._cuda, name)(*arguments)
-        except RuntimeError as error:  # libcuda is missing or lacks this function
+        except (RuntimeError, ValueError, KeyError) as error:
+            # libcuda is missing, lacks this function, or gives a status that the bindings lack
             raise CudaError(f"{name}: {error}") from error
         if status:
             raise CudaError(f"{name} gives {self._cuda.CUresult(status).name}")

@@ -269,10 +269,24 @@ def test_a_recorded_graph_is_uploaded_before_its_launch(device: SetUp, driver: M
 @pytest.mark.parametrize("call", ["init", "cuStreamCreate"])
 def test_a_dead_driver_is_one_sentence(device: SetUp, call: str, driver: MakeDriver):
     device(FAKE_CUDA_FAILS=call)
-    error = r"CUDA does not start here \(.*\): install hrm-edge"
+    error = r"CUDA does not start here \(.*\): (install hrm-edge|stop the desktop)"
     with pytest.raises(EngineUnavailableError, match=error):
         Gpu(driver())
     assert gpu_state().depth == 0
+
+
+STATUSES = {2: "memory", 100: "CUDA", 803: "CUDA"}  # cuda-bindings of 2023 have no name for 803
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_a_status_of_the_driver_has_its_cause(
+    device: SetUp, status: int, monkeypatch: pytest.MonkeyPatch
+):
+    device(FAKE_CUDA_FAILS="init")
+    monkeypatch.setattr(gpu_state(), "NO_DEVICE", status)
+    with pytest.raises(TensorRTError, match="CUDA does not start here") as refused:
+        Gpu(BindingsDriver())
+    assert refused.value.cause == STATUSES[status]
 
 
 plan_of = partial(api.plan_from_onnx, stages=Stages(), timing_cache=None)
@@ -296,6 +310,9 @@ def test_unloadable_tensorrt_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(str(tmp_path))
     error = r"TensorRT does not load \(libnvdla.* nvidia-l4t-dla-compiler"
     with pytest.raises(EngineUnavailableError, match=error):
+        api.version()
+    (tmp_path / "tensorrt.py").write_text("# a trial of somebody, in a folder of PYTHONPATH")
+    with pytest.raises(EngineUnavailableError, match=r"tensorrt.*is not NVIDIA's: move it away"):
         api.version()
 
 
