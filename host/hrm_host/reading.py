@@ -13,7 +13,6 @@ from typing import Any, TextIO, TypeGuard, cast
 # levels of JSON; a puzzle has three. The limit protects code that recurses over values
 MAX_DEPTH = 50
 MAX_FILE_BYTES = 1 << 28  # 256 MiB: the names of ARC's million variants take a tenth of it
-PIECE_BYTES = 1 << 20  # a read reserves as much memory, which `ulimit -v` counts
 COMMANDING = re.compile(
     "["
     "\x00-\x1f\x7f-\x9f"  # C0, DEL and C1: ESC begins a command
@@ -34,7 +33,7 @@ def text_in(read: Callable[[int], bytes], most_bytes: int = MAX_FILE_BYTES) -> s
     """As `text_of`, the text of an open file from its `read`."""
     content = bytearray()
     while len(content) <= most_bytes:
-        piece = read(PIECE_BYTES)
+        piece = read(1 << 20)  # a read reserves as much memory, which `ulimit -v` counts
         if not piece:
             return content.decode("utf-8-sig")
         content += piece
