@@ -15,7 +15,7 @@ WORKERS ?= $$(($$(getconf _NPROCESSORS_ONLN) + 1))
 # NVIDIA's Python bindings without TensorRT: JetPack 6 has 10.3, JetPack 7.2 has 10.16 or 11.4.
 TRT_VERSIONS := 10.3.0 10.7.0 10.13.3.9 10.16.1.11 11.1.0.106 11.4.0.106
 TRT_LIBRARIES := nvinfer nvonnxparser nvinfer_plugin
-TRT_TESTS := $(addprefix tests/edge_runtime/runtime/engines/test_,tensorrt.py tensorrt_api.py tensorrt_library.py failed_builds.py)
+TRT_TESTS := $(addprefix tests/edge_runtime/runtime/engines/test_,tensorrt.py tensorrt_library.py failed_builds.py)
 TRT_PROCESSES := tests/edge_runtime/runtime/engines/test_tensorrt_library.py \
 	tests/edge_runtime/runtime/engines/test_failed_builds.py::test_cuda_that_does_not_start_is_named_before_a_build_and_passes \
 	tests/edge_runtime/server/test_building.py::test_a_second_model_joins_later

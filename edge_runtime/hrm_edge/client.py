@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import os
 import random
-import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -71,8 +70,6 @@ class Client:
     ) -> None:
         if connections is not None and connections < 1:
             raise ValueError(f"connections is {connections}: pass 1 or more")
-        if not 0 < timeout_s < threading.TIMEOUT_MAX:
-            raise ValueError(f"timeout_s is {timeout_s}: pass seconds above 0")
         if api_key is None:
             api_key = os.environ.get(KEY_VARIABLE)
         self._http = Connection(url, api_key, timeout_s, cacert)

@@ -64,7 +64,9 @@ class Connection:
         headers = {"accept-encoding": "identity"}
         self._start = START
         try:
-            key = _checked(api_key or "")
+            key = (api_key or "").strip()  # a mounted secret ends its line
+            if not key.isascii() or not key.isprintable():
+                raise ValueError("the key holds a character that hrm-key never writes")
             if key:
                 headers["authorization"] = f"Bearer {key}"
             address = httpx.URL(self.url)
@@ -107,8 +109,8 @@ class Connection:
                     raise self._error_of(response)
                 yield response
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            remedies = [remedy for part, remedy in REMEDIES.items() if part in str(error)]
-            remedy = [*remedies, self._start][0]
+            known = (remedy for part, remedy in REMEDIES.items() if part in str(error))
+            remedy = next(known, self._start)
             raise UnreachableError(f"no answer from {self.url} ({error}): {remedy}.") from error
 
     def whole(self, fields: type[Fields], response: httpx.Response) -> Fields:
@@ -206,14 +208,6 @@ def read_key(path: Path | None) -> str | None:
     if not words:
         raise ValueError(f"the key file {path} is empty: write the server's key into it.")
     return words[0]
-
-
-def _checked(key: str) -> str:
-    """The key without blanks around it, as a mounted secret has them; errors do not repeat it."""
-    key = key.strip()
-    if not key.isascii() or not key.isprintable():
-        raise ValueError("the key holds a character that hrm-key never writes")
-    return key
 
 
 def parsed(fields: type[Fields], content: bytes, status: int) -> Fields:

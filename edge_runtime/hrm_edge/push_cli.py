@@ -13,7 +13,7 @@ import typer
 from hrm_edge_runtime.contract.errors import Error
 from hrm_edge_runtime.contract.shipped import bundles_from, open_bundle
 from hrm_host.command import Command
-from hrm_host.reading import printable
+from hrm_host.reading import printable, text_of
 
 if TYPE_CHECKING:
     from hrm_edge_runtime.contract.archive import Archive
@@ -87,7 +87,7 @@ def boards_of(fleet: str) -> list[str]:
     """The URLs of a fleet: the lines of a file, or the addresses of `NAME:PORT`."""
     file = Path(fleet)
     if file.is_file():
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in text_of(file).splitlines()]
         boards = [line for line in lines if line and not line.startswith("#")]
         if not boards:
             raise ValueError(f"{file} names no board; write one URL on each line")

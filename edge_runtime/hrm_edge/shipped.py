@@ -1,6 +1,7 @@
 """`hrm models` lists bundles; `hrm demo` solves held-out puzzles with shipped models."""
 
 import json
+from statistics import mode
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -127,14 +128,10 @@ def _print_table(found: list[dict[str, Any]]) -> None:
 
 def _architectures(found: list[dict[str, Any]]) -> str:
     """Which models have which network: the most common one is that of the others."""
-    names: dict[str, list[str]] = {}
-    for model in found:
-        names.setdefault(model["architecture"], []).append(model["name"])
-    *rare, common = sorted(names, key=lambda architecture: len(names[architecture]))
-    if not rare:
-        return f"all: {common}"
-    parts = [f"{', '.join(names[architecture])}: {architecture}" for architecture in rare]
-    return f"{'; '.join(parts)}; the others: {common}"
+    network_of = {model["name"]: model["architecture"] for model in found}
+    common = mode(network_of.values())
+    rare = [f"{name}: {network}; " for name, network in network_of.items() if network != common]
+    return f"{''.join(rare)}the others: {common}"
 
 
 def _accuracy_cells(model: dict[str, Any]) -> tuple[str, str]:

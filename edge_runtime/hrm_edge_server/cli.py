@@ -41,7 +41,7 @@ def serve_command(options: ServeOptions) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     system.ignore_hang_ups()
     # until uvicorn has its own: process 1 of a container ignores signals without a handler
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit())
     # numpy's BLAS would start a thread for each core in every process; the server never uses it
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from hrm_edge_runtime.contract import logs
@@ -73,10 +73,6 @@ def serve_command(options: ServeOptions) -> None:
     names = ", ".join(model.name for model in served)
     logging.info("loading %d models: %s", len(served), names)
     server.run_server(library, served, options, access)
-
-
-def _end(_signal: int, _frame: object) -> None:
-    sys.exit(0)
 
 
 def _lane_defaults(options: ServeOptions) -> "LaneDefaults":

@@ -7,7 +7,6 @@ must pass before that bound is raised.
 """
 
 import asyncio
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -293,7 +292,7 @@ class GuardedProtocol(H11Protocol):
         """Answer bytes that are not HTTP with h11's reason, without the bytes that it quotes."""
         del msg
         status = self.conn.fault.error_status_hint
-        cause, *_ = re.split(r":? \w*\(?b['\"]", str(self.conn.fault))
+        cause, _, _ = str(self.conn.fault).partition(": bytearray")
         message = f"the server cannot read this as HTTP ({cause})"
         remedy = "send HTTP/1.1"
         if status == 431:

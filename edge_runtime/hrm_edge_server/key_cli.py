@@ -1,6 +1,5 @@
 """The command `hrm-key`: makes, lists and removes the keys of `hrm-serve --keys`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -46,7 +45,7 @@ def add(
         field = first["loc"][0]
         raise ValueError(f"{field} cannot be {first['input']!r}: {words_for(first)}.") from None
     with changed_keys(file) as keys:
-        if _named(label, keys):
+        if label in {known.label for known in keys}:
             raise ValueError(
                 f"{file} already has a key {label!r}: remove it first, or choose another label."
             )
@@ -72,7 +71,8 @@ def remove(
 ) -> None:
     """Remove a key from the file."""
     with changed_keys(file) as keys:
-        key = _named(label, keys)
+        by_label = {key.label: key for key in keys}
+        key = by_label.get(label)
         if key is None:
             raise ValueError(f"{file} has no key {label!r}: run hrm-key list --file {file}.")
         if len(keys) == 1:
@@ -82,13 +82,6 @@ def remove(
             )
         keys.remove(key)
     typer.echo(f"hrm-key: removed {label}; {_how_to_reload()}", err=True)
-
-
-def _named(label: str, keys: Sequence[Key]) -> Key | None:
-    for key in keys:
-        if key.label == label:
-            return key
-    return None
 
 
 def _how_to_reload() -> str:

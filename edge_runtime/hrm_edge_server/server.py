@@ -288,6 +288,7 @@ def _middleware(service: SolveService, access: Access) -> list[Middleware]:
         allow_methods=("GET", "POST", "PUT", "DELETE"),
         allow_headers=("Authorization", "Content-Type", "X-API-Key", "X-Request-Id"),
         expose_headers=("Retry-After", "X-Request-Id"),
+        allow_private_network=True,  # a public page may use the server of its reader's machine
     )
     return [cors, entrance]
 

@@ -4,6 +4,7 @@ Tests remove what Windows lacks (tests/test_windows.py). Not run on Windows.
 """
 
 import contextlib
+import errno
 import os
 import signal
 import stat
@@ -59,11 +60,17 @@ else:
     _PAUSES_S = ()
 
     def try_lock(handle: int) -> bool:
-        """Lock a file for this handle; returns False if another handle holds the lock."""
+        """Lock a file for this handle; returns False if another handle holds the lock.
+
+        Raises OSError on a file system without locks, such as some network mounts.
+        """
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            problem = f"this file system has no locks ({error.strerror})"
+            raise OSError(f"{problem}: use a folder of another one.") from error
         return True
 
     def most_open_files(wanted: int) -> int | None:
@@ -132,6 +139,9 @@ def sync(path: Path) -> None:
     handle = os.open(path, SYNCABLE)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # SMB and others do not sync directories
+            raise
     finally:
         os.close(handle)
 

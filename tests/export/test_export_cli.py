@@ -19,8 +19,9 @@ from stand_ins import FAKES, python_path
 from train_tools import losses, small_trainer
 
 from hrm_calibration.rollouts import run_questions
+from hrm_edge.requests import requests_from
 from hrm_edge.solvers import from_bundles
-from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
+from hrm_edge_runtime.api.schema import SolveAnswer
 from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle
 from hrm_edge_runtime.engines import cpu_times
 from hrm_edge_runtime.engines.factory import choose
@@ -175,9 +176,7 @@ def test_every_network_serves(sizes: dict[str, Any], loop: tuple[str, ...], tmp_
         assert set(bundle.manifest.unrolled) == {"fp32", "fp16", "int8"}
         engines.append("unrolled:fp16")
     assert_answers_as_pytorch_does(bundle, trainer.averaged_model().cpu())
-    asked = []
-    for tokens_T in questions_made(SUDOKU, 3).tokens_NT:
-        asked.append(SolveRequest(puzzle=SUDOKU.decode(tokens_T).tolist()))
+    asked = [*requests_from(map(SUDOKU.decode, questions_made(SUDOKU, 3).tokens_NT), {})]
     for engine in engines:
         solver = from_bundles([bundle], engine)
         replies = dict(solver.solve_all(asked))

@@ -1,5 +1,6 @@
 """Atomic writes: a reader sees the old content or the new one, and no temporary file stays."""
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,31 @@ def test_new_directory_appears_whole_or_not_at_all(tmp_path: Path):
         (directory / "file").write_text("another")
     assert (target / "file").read_text() == "another"
     assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_file_system_may_not_know_syncing_but_its_faults_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def unsynced(error: int) -> None:
+        raise OSError(error, "not synced")
+
+    monkeypatch.setattr("os.fsync", lambda _: unsynced(errno.EINVAL))
+    atomic.write_text(tmp_path / "file", "kept")
+    monkeypatch.setattr("os.fsync", lambda _: unsynced(errno.EIO))
+    with pytest.raises(OSError, match="not synced"):
+        atomic.write_text(tmp_path / "file", "lost")
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_on_a_file_system_without_locks_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with pytest.raises(OSError, match=r"no locks .*: use a folder"), atomic.lock(tmp_path / "keys"):
+        pass
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="only Linux has a full device")

@@ -4,16 +4,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
-from board_tree import ORIN, board
+from board_tree import ORIN, board, unwell
 from stand_ins import FAKES, python_path
 
 from hrm_host import machine as host_machine
-from hrm_host.doctor import Finding, serving
+from hrm_host.doctor import serving
 from hrm_host.doctor.serving import ServingSoftware
 from hrm_host.machine import Host
 
@@ -44,10 +43,6 @@ def python(program: str, *arguments: str, **environment: str) -> CompletedProces
 def doctor_says(*arguments: str, **environment: str) -> CompletedProcess[str]:
     program = "from hrm_host.doctor.cli import main; main()"
     return python(program, *arguments, **environment)
-
-
-def unwell(findings: Sequence[Finding]) -> dict[str, str]:
-    return {finding.name: finding.level for finding in findings if finding.level != "ok"}
 
 
 def release(number: int, revision: str) -> str:

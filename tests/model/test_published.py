@@ -22,8 +22,8 @@ from export_tools import data_set, engine_of
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hrm_edge.solvers import from_bundles
-from hrm_edge_runtime.api.schema import SolveAnswer, SolveRequest
+from hrm_edge import solve_many
+from hrm_edge_runtime.api.schema import SolveAnswer
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_export.cli import main as export_main
 from hrm_export.segment import segment_graph
@@ -747,11 +747,8 @@ def test_a_large_table_exports_a_few_numbered_rows(imported_sudoku: Path, tmp_pa
     assert model.config.num_puzzle_ids == NUM_ROWS
     assert list(bundle.identifiers) == ["<blank>", "1", "2"]
     assert np.array_equal(bundle.puzzle_table, model.puzzle_table[:3].numpy())
-    requests = []
-    for tokens_T in questions_made(bundle.puzzle, 3).tokens_NT:
-        requests.append(SolveRequest(puzzle=bundle.puzzle.decode(tokens_T).tolist()))
-    solver = from_bundles([bundle], "cpu", num_slots=2)
-    replies = [reply for _, reply in solver.solve_all(requests)]
+    asked = map(bundle.puzzle.decode, questions_made(bundle.puzzle, 3).tokens_NT)
+    replies = solve_many(asked, bundle=out)
     assert all(isinstance(reply, SolveAnswer) for reply in replies)
 
 

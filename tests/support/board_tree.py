@@ -1,11 +1,12 @@
-"""The files of an Orin Nano 8 GB under JetPack 6.2.
+"""The files of an Orin Nano 8 GB under JetPack 6.2, and what a doctor finds wrong.
 
 They follow its documents and have not been captured on a board.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from hrm_host.doctor import Finding
 from hrm_host.machine import Host
 
 NVPMODEL_CONF = """\
@@ -61,3 +62,7 @@ def board(root: Path, files: Mapping[str, str] = ORIN, /, **changes: str) -> Hos
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(changes.get(file.name, text))
     return Host(root=root)
+
+
+def unwell(findings: Iterable[Finding]) -> dict[str, str]:
+    return {finding.name: finding.level for finding in findings if finding.level != "ok"}

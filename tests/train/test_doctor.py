@@ -1,14 +1,13 @@
 """The training part of the doctor on machines made of text: each fault has its remedy."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from board_tree import board
+from board_tree import board, unwell
 
-from hrm_host.doctor import Finding
 from hrm_host.machine import Host
 from hrm_train import doctor
 from hrm_train.doctor import TrainingSoftware
@@ -33,11 +32,6 @@ def machine(root: Path, answers: Mapping[str, str], files: Mapping[str, str] = F
         return answers.get(next(starts, ""))
 
     return replace(board(root, files), ask=ask)
-
-
-def unwell(findings: Iterable[Finding]) -> dict[str, str]:
-    levels = {finding.name: finding.level for finding in findings}
-    return {name: level for name, level in levels.items() if level != "ok"}
 
 
 def examined(host: Host, installed: TrainingSoftware) -> dict[str, str]:

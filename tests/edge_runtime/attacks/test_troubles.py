@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from bundle_tools import archived, shipped
 from key_tools import ADMIN, upload_server
+from puzzle_tools import solved_boards
 from service_tools import CRUMBS, Server, head, seconds_of_livez, wait_for
 
 import hrm_edge
-from hrm_puzzles.data.sources import questions_made
 
 pytestmark = pytest.mark.process
 
@@ -41,16 +41,8 @@ PROMISED_S = 0.1  # p99 of /livez in docs/promises.md
 MANY_ROUNDS = pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
 
 
-def known_solutions() -> dict[str, str]:
-    puzzle = shipped(MODEL).puzzle
-    solutions = {}
-    for question in questions_made(puzzle, NUM_PUZZLES, difficulty="easy", seed=0):
-        asked = puzzle.asked(puzzle.decode(question.tokens_T), "")
-        solutions[str(asked)] = str(puzzle.asked(puzzle.decode(question.labels_T), ""))
-    return solutions
-
-
-SOLUTIONS = known_solutions()
+BOARDS = solved_boards(shipped(MODEL).puzzle, NUM_PUZZLES)
+SOLUTIONS = {board["puzzle"]: board["solution"] for board in BOARDS}
 
 
 @pytest.mark.parametrize("num_rounds", [1, MANY_ROUNDS])

@@ -6,7 +6,6 @@ import select
 import shutil
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -235,8 +234,8 @@ def test_a_certificate_of_ones_own_is_trusted_if_it_is_passed(
 
 def test_a_private_key_with_a_passphrase_is_rejected_and_nobody_is_asked(certificate: Path):
     locked = certificate.with_name("locked.pem")
-    program = ["openssl", "ec", "-aes256", "-passout", "pass:x", "-in", "key.pem", "-out", locked]
-    subprocess.run(program, check=True, capture_output=True, cwd=certificate.parent)
+    options = ("ec", "-aes256", "-passout", "pass:x", "-in", "key.pem", "-out", locked)
+    ran(tool("openssl"), *options, cwd=certificate.parent)
     with pytest.raises(ValueError, match=r"PEM lib.*without a passphrase"):
         auth._check_certificate(certificate, locked)
 

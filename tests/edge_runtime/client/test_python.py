@@ -145,10 +145,9 @@ def test_a_program_may_use_a_client_in_its_workers_and_late(program: str, with_k
     assert (done.stdout, done.stderr) == ("{'proven'}\n", "")
 
 
-@pytest.mark.parametrize("options", [{"connections": 0}, {"timeout_s": 0}, {"timeout_s": np.inf}])
-def test_a_client_that_could_never_answer_is_not_made(options: dict[str, Any]):
-    with pytest.raises(ValueError, match=r" is (0|inf): pass "):
-        hrm_edge.Client(**options)
+def test_a_client_that_could_never_answer_is_not_made():
+    with pytest.raises(ValueError, match="connections is 0: pass 1 or more"):
+        hrm_edge.Client(connections=0)
 
 
 def _closed() -> hrm_edge.Client:

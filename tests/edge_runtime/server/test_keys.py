@@ -22,8 +22,16 @@ from service_tools import NDJSON, refusal, starting, wait_for
 from starlette.testclient import TestClient
 
 from hrm_edge_runtime.worker.lanes import Lanes
-from hrm_edge_server import auth
-from hrm_edge_server.auth import Key, KeyRing, hash_of
+from hrm_edge_server.auth import (
+    Key,
+    KeyRing,
+    bind_warning,
+    changed_keys,
+    checked_origins,
+    hash_of,
+    read_keys,
+    write_keys,
+)
 from hrm_edge_server.key_cli import main as key_app
 from hrm_edge_server.middleware import OPEN_PATHS
 
@@ -186,10 +194,12 @@ def test_pages_of_listed_origins_may_ask_with_a_key(keys: KeyRing):
     preflight = {
         "access-control-request-method": "POST",
         "access-control-request-headers": "x-api-key, content-type",
+        "access-control-request-private-network": "true",
     }
     with serving(app_over(QUICK, keys=keys, origins=["https://my.site"])) as http:
         answer = http.options("/solve", headers={**friend, **preflight})
-        assert answer.headers[allowed] == "https://my.site"
+        assert (answer.status_code, answer.headers[allowed]) == (200, "https://my.site")
+        assert answer.headers["access-control-allow-private-network"] == "true"
         answer = http.options("/solve", headers={**stranger, **preflight})
         assert (answer.status_code, answer.headers.get(allowed)) == (400, None)
         for headers, status in ((friend, 401), ({**friend, **AS_USER}, 200)):
@@ -202,7 +212,7 @@ def test_pages_of_listed_origins_may_ask_with_a_key(keys: KeyRing):
 def test_what_is_no_origin_is_refused_at_the_start():
     for origin in ("*", "https://my.site/page", ""):
         with pytest.raises(ValueError, match="is not an origin: pass one"):
-            auth.checked_origins([origin])
+            checked_origins([origin])
 
 
 def test_without_keys_foreign_host_names_are_rejected():
@@ -297,9 +307,9 @@ def test_commands_add_list_and_remove_keys_and_store_no_secret(tmp_path: Path):
 
 def test_a_key_too_many_is_refused_and_leaves_the_file_readable(tmp_path: Path):
     path = tmp_path / "keys"
-    auth.write_keys(path, many_keys(1000))
+    write_keys(path, many_keys(1000))
     assert "would hold 1001 keys" in rejected(key_app, "add", "more", "--file", path)
-    assert len(auth.read_keys(path)) == 1000
+    assert len(read_keys(path)) == 1000
 
 
 def test_the_mode_of_a_key_file_is_kept_and_checked(tmp_path: Path):
@@ -309,11 +319,11 @@ def test_the_mode_of_a_key_file_is_kept_and_checked(tmp_path: Path):
     link.symlink_to(path)
     succeeded(key_app, "add", "more", "--file", link)
     assert link.is_symlink()
-    assert [key.label for key in auth.read_keys(path)] == ["kitchen", "office", "more"]
+    assert [key.label for key in read_keys(path)] == ["kitchen", "office", "more"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     path.chmod(0o666)
     with pytest.raises(ValueError, match="chmod 600"):
-        auth.read_keys(path)
+        read_keys(path)
 
 
 def test_commands_that_run_at_once_lose_no_key(tmp_path: Path):
@@ -321,7 +331,7 @@ def test_commands_that_run_at_once_lose_no_key(tmp_path: Path):
     wanted = many_keys(8)
 
     def add(key: Key) -> None:
-        with auth.changed_keys(path) as keys:
+        with changed_keys(path) as keys:
             keys.append(key)
 
     switch_s = sys.getswitchinterval()
@@ -329,7 +339,7 @@ def test_commands_that_run_at_once_lose_no_key(tmp_path: Path):
     with ThreadPoolExecutor(len(wanted)) as pool:
         pool.map(add, wanted)
     sys.setswitchinterval(switch_s)
-    assert {key.label for key in auth.read_keys(path)} == {key.label for key in wanted}
+    assert {key.label for key in read_keys(path)} == {key.label for key in wanted}
 
 
 @pytest.mark.process
@@ -344,7 +354,7 @@ def test_hang_up_makes_a_running_server_read_its_keys_again(tmp_path: Path):
         wait_for(lambda: "the old keys stay valid" in server.log)
         assert server.solve(QUESTION).status_code == 200
         path.unlink()
-        auth.write_keys(path, [Key(label="office", role="admin", sha256=hash_of(ADMIN))])
+        write_keys(path, [Key(label="office", role="admin", sha256=hash_of(ADMIN))])
         server.process.send_signal(signal.SIGHUP)
         wait_for(lambda: server.status("/models") == 401)
         server.http.headers["x-api-key"] = ADMIN
@@ -357,7 +367,7 @@ async def test_a_removed_key_asks_no_more_in_a_batch_that_is_open(keys: KeyRing,
         batch = Call(app, "/solve/batch", {**NDJSON, **AS_USER})
         batch.give(LINE)
         await until(lambda: batch.body.count(b"\n") == 1)
-        auth.write_keys(tmp_path / "keys", [SLOW])
+        write_keys(tmp_path / "keys", [SLOW])
         keys.reload()
         batch.give(LINE, more=False)
         await asyncio.wait_for(batch.task, 60)
@@ -366,9 +376,7 @@ async def test_a_removed_key_asks_no_more_in_a_batch_that_is_open(keys: KeyRing,
     assert after["error"]["reason"] == "bad-key"
 
 
-warning_for = partial(
-    auth.bind_warning, with_keys=False, tls_cert=None, tls_key=None, insecure=False
-)
+warning_for = partial(bind_warning, with_keys=False, tls_cert=None, tls_key=None, insecure=False)
 
 
 def test_only_a_loopback_address_needs_neither_keys_nor_consent():

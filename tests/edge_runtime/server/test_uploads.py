@@ -100,7 +100,7 @@ def test_a_fleet_gets_a_bundle_and_a_board_that_is_down_is_named(tmp_path: Path)
     down = f"http://127.0.0.1:{free_port()}"
     taken = body(json.dumps({"model": MODEL, "replaced": False}))
     with odd_server(taken) as one, odd_server(taken) as two:
-        boards.write_text(f"# the fleet\n{one}\n\n{down}\n{two}\n")
+        boards.write_text(f"\ufeff# the fleet\n{one}\n\n{down}\n{two}\n")
         done = push("sudoku-6x6", "--fleet", boards)
         assert done.exit_code == 3
         assert done.stderr.startswith(f"{down}: no answer")

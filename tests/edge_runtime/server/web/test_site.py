@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from cli_tools import rejected
 from service_tools import command
-from typer.testing import CliRunner
 from web_tools import (
     BOARD,
     PHONE,
@@ -60,7 +60,7 @@ class Static(NamedTuple):
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
-    def log_request(self, *_: object) -> None:
+    def log_message(self, *_: object) -> None:
         pass
 
 
@@ -202,19 +202,13 @@ def test_a_second_visit_needs_no_network(phone: Page, host: Static):
 
 def test_only_the_pinned_runtime_and_known_proofs_become_a_site(tmp_path: Path):
     out = tmp_path / "out"
-
-    def refused(*options: str) -> tuple[int, str]:
-        ended = CliRunner().invoke(main, [str(out), *options])
-        return ended.exit_code, ended.stderr
-
     package = tmp_path / RUNTIME
     with served(tmp_path) as registry:
-        status, sentence = refused("--registry", registry.url)
-        assert (status, "404" in sentence) == (3, True)
+        assert "404" in rejected(main, out, "--registry", registry.url, status=3)
         package.parent.mkdir(parents=True)
         package.write_bytes(b"another program")
-        status, sentence = refused("--registry", registry.url)
-    assert (status, "not the package that npm published" in sentence) == (3, True)
-    status, sentence = refused("--bundle", "arc-7x7")
-    assert (status, "arc-7x7, which the page cannot check" in sentence) == (2, True)
+        sentence = rejected(main, out, "--registry", registry.url, status=3)
+    assert "not the package that npm published" in sentence
+    sentence = rejected(main, out, "--bundle", "arc-7x7")
+    assert "arc-7x7, which the page cannot check" in sentence
     assert not out.exists()
