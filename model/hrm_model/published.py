@@ -120,7 +120,11 @@ class Settings(BaseModel, extra="forbid", protected_namespaces=()):
     causal: Literal[False] = False
     pre_norm: Literal[False] = False
     use_qk_norm: Literal[False] = False
-    # settings of training, which change nothing in float32
+    # what transformers adds, and settings of training, which change nothing in float32
+    model_type: Any = None
+    architectures: Any = None
+    torch_dtype: Any = None
+    transformers_version: Any = None
     loss: Any = None
     batch_size: Any = None
     halt_exploration_prob: Any = None

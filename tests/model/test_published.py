@@ -362,6 +362,12 @@ ACCEPTED = {
     "off": {"causal": False, "pre_norm": False, "use_qk_norm": False, "mlp_t": False},
     "TRM's HRM": {"name": "recursive_reasoning.hrm@HierarchicalReasoningModel_ACTV1"},
     "no name": {"name": None},
+    "from transformers": {
+        "model_type": "hrm",
+        "architectures": ["HRM"],
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.57.0",
+    },
     "YAML's text": {"rms_norm_eps": "1e-5"},
     "a size": {"hidden_size": WIDTH, "puzzle_emb_ndim": 40},
     "a reference": {"batch_size": 40, "puzzle_emb_ndim": "${.batch_size}"},

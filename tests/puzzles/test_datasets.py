@@ -256,6 +256,9 @@ def test_training_rows_equivalent_to_test_rows_are_left_out(tmp_path: Path):
     )
     built = build(recipe, tmp_path / "data")
     assert (built.num_train, built.num_test, built.num_left_out) == (1, 1, 1)
+    with pytest.raises(DatasetError, match="train would hold 0 examples"):
+        build(replace(recipe, csv_train=test), tmp_path / "none")
+    assert {path.name for path in tmp_path.iterdir()} == {"train.csv", "test.csv", "data"}
 
 
 def test_recipes_that_cannot_be_followed_are_refused_and_leave_nothing(tmp_path: Path):

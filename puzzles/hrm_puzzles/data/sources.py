@@ -67,13 +67,14 @@ def generated(
 
     A chunk whose file is already in `directory` is not generated again.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     split = "test" if is_test else "train"
     chunks: list[_Chunk] = []
     for number, start in enumerate(range(0, count, CHUNK)):
         file = directory / f"{split}-{number:06d}.npy"
         chunks.append(_Chunk(file, number, min(CHUNK, count - start)))
     missing = [chunk for chunk in chunks if not chunk.file.exists()]
+    if missing:
+        directory.mkdir(parents=True, exist_ok=True)
     num_done = count - sum(chunk.size for chunk in missing)
     progress(num_done, count)
     make = partial(_make_chunk, puzzle.name, difficulty, seed, is_test)
