@@ -136,13 +136,9 @@ def give_back_freed_memory() -> None:
 
 
 class _Mallinfo(ctypes.Structure):
-    """`struct mallinfo2` of glibc 2.33 and later; `fordblks` are the freed bytes that it keeps."""
+    """`struct mallinfo2` of glibc 2.33 and later; the ninth value are the freed bytes it keeps."""
 
-    _fields_: ClassVar = [
-        ("first_eight", ctypes.c_size_t * 8),
-        ("fordblks", ctypes.c_size_t),
-        ("keepcost", ctypes.c_size_t),
-    ]
+    _fields_: ClassVar = [("values", ctypes.c_size_t * 10)]
 
 
 def freed_bytes() -> int:
@@ -151,7 +147,7 @@ def freed_bytes() -> int:
     if library is None or not hasattr(library, "mallinfo2"):
         return 0
     library.mallinfo2.restype = _Mallinfo
-    return int(library.mallinfo2().fordblks)
+    return int(library.mallinfo2().values[8])
 
 
 def _glibc() -> Any:

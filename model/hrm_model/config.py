@@ -6,12 +6,11 @@ cannot use.
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-from hrm_puzzles.puzzle import Hinted, Puzzle
+from hrm_puzzles.puzzle import Geometry, Hinted, Puzzle
 
 Arch = Literal["hrm", "trm", "transformer"]
 Blocks = Literal["attention", "mixer", "relational"]
@@ -97,11 +96,7 @@ class HRMConfig:
             _require(is_positive, f"{name} is {value!r}, but must be positive")
 
     def _check_choices(self) -> None:
-        for name, kind in CHOICES.items():
-            value = getattr(self, name)
-            choices = get_args(kind)
-            listed = " or ".join(map(repr, choices))
-            _require(value in choices, f"{name} is {value!r}; choose {listed}")
+        require_choices(self, CHOICES)
         _require(
             self.hidden_size % (2 * self.num_heads) == 0,
             f"hidden_size {self.hidden_size} must be a multiple of twice num_heads "
@@ -121,21 +116,19 @@ class HRMConfig:
         )
 
     def _check_relational(self) -> None:
-        board = self.board
         symbols = self.num_symbols
+        geometry = Geometry(board=self.board, num_symbols=symbols, num_fixed=self.num_fixed)
+        geometry.require(self.seq_len, self.vocab_size)
         _require(
-            len(board) in (2, 4) and math.prod(board) == self.seq_len,
-            f"board {board} does not give {self.seq_len} positions as rows and columns, or as "
-            "bands, rows, stacks and columns; use the puzzle's own geometry",
+            self.hidden_size % symbols == 0,
+            f"hidden_size {self.hidden_size} does not divide among {symbols} symbols; choose a "
+            "multiple",
         )
-        has_equal_parts = self.hidden_size % symbols == 0 and symbols <= self.vocab_size
         _require(
-            has_equal_parts and 0 <= self.num_fixed < symbols,
-            f"hidden_size {self.hidden_size} does not divide among {symbols} symbols, "
-            f"{self.num_fixed} of them fixed; choose a multiple",
+            not self.has_colors or self.num_channels % (4 * self.num_heads) == 0,
+            f"{self.num_channels} channels and {self.num_heads} heads do not fit a plain board; "
+            "choose channels a multiple of four times num_heads",
         )
-        if self.has_colors:
-            self._check_colors()
         _require(
             self.arch == "hrm" and self.positions == "rope" and self.puzzle_positions == 0,
             "relational blocks do not support a prefix, learned positions, TRM or transformer; "
@@ -145,18 +138,8 @@ class HRMConfig:
         _require(
             size == 0 or (self.has_colors and size % symbols == 0),
             f"a puzzle vector of {size} values does not divide among {symbols} symbols of a board "
-            f"{board}; set puzzle_vector_size=0, or a multiple if the cells of a plain "
+            f"{self.board}; set puzzle_vector_size=0, or a multiple if the cells of a plain "
             "board hold symbols",
-        )
-
-    def _check_colors(self) -> None:
-        symbols = self.num_symbols
-        has_whole_heads = self.num_channels % (4 * self.num_heads) == 0
-        _require(
-            symbols == self.vocab_size and has_whole_heads,
-            f"{symbols} of {self.vocab_size} tokens, {self.num_channels} channels and "
-            f"{self.num_heads} heads do not fit a plain board; choose 1 symbol or all, and "
-            "channels a multiple of four times num_heads",
         )
 
     def _check_puzzle_vector(self) -> None:
@@ -282,6 +265,15 @@ class HRMConfig:
         board = tuple(values.get("board", ()))  # JSON has lists, not tuples
         read: dict[str, Any] = {**values, "board": board}
         return cls(**read)
+
+
+def require_choices(record: object, choices: Mapping[str, Any]) -> None:
+    """Raises ValueError for the first field that is none of its Literal's values."""
+    for name, kind in choices.items():
+        value = getattr(record, name)
+        known = get_args(kind)
+        listed = " or ".join(map(repr, known))
+        _require(value in known, f"{name} is {value!r}; choose {listed}")
 
 
 def _require(condition: bool, message: str) -> None:

@@ -274,11 +274,11 @@ def test_gradients_pass_every_cycle():
         ({**TRM, "puzzle_vector_size": 0}, "set puzzle_positions=0"),
         ({**TRANSFORMER, "max_segments": 16}, "set max_segments=1"),
         ({"arch": "mlp"}, "choose 'hrm'"),
-        ({**RELATIONAL, "board": (3, 3)}, "use the puzzle's own geometry"),
+        ({**RELATIONAL, "board": (3, 3)}, "does not give 16 positions"),
         ({**RELATIONAL, "hidden_size": 90}, "does not divide among 4 symbols"),
         ({**RELATIONAL, "positions": "learned"}, "keep the defaults of arch and positions"),
         ({**RELATIONAL, "puzzle_vector_size": 16}, "set puzzle_vector_size=0"),
-        ({**RELATIONAL, "board": (4, 4)}, "choose 1 symbol or all"),
+        ({**RELATIONAL, "board": (4, 4)}, "on a grid give 1 or all"),
     ],
 )
 def test_sizes_that_cannot_be_are_rejected(changes: dict[str, Any], sentence: str):

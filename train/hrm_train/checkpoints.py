@@ -18,6 +18,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
+from hrm_host import atomic
 from hrm_host.command import runnable
 from hrm_host.system import try_lock
 from hrm_model import checkpoint
@@ -147,23 +148,18 @@ def sole_writer(run: Path) -> Generator[None]:
     writer removes old ones.
     """
     run.mkdir(parents=True, exist_ok=True)
-    handle = os.open(run / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    handle = atomic.try_lock(run / LOCK)
+    if handle is None:
+        raise ValueError(
+            f"{run} is being written by another process (process {_read(run / LOCK)}); "
+            "wait for it, stop it, or choose another --run"
+        )
     try:
-        if not try_lock(handle):
-            process = _read(run / LOCK)
-            writer = "another process"
-            if process:
-                writer = f"another process (process {process})"
-            raise ValueError(
-                f"{run} is being written by {writer}; wait for it, stop it, or choose another --run"
-            )
         os.ftruncate(handle, 0)
         os.write(handle, str(os.getpid()).encode())
-        try:
-            yield
-        finally:
-            os.ftruncate(handle, 0)
+        yield
     finally:
+        os.ftruncate(handle, 0)
         os.close(handle)
 
 
@@ -176,13 +172,13 @@ def writer_of(run: Path) -> str | None:
     try:
         if try_lock(handle):
             return None
-        return _read(run / LOCK) or "?"
+        return _read(run / LOCK)
     finally:
         os.close(handle)
 
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text().strip()
+        return file.read_text().strip() or "?"
     except OSError:
-        return ""
+        return "?"

@@ -6,14 +6,15 @@ import re
 import shutil
 import warnings
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
 from hrm_host.machine import num_cores
+from hrm_model.config import require_choices
 from hrm_model.hrm import HRM
 from hrm_train.distributed import say
-from hrm_train.recipe import TABLES, require_choice, require_ranges
+from hrm_train.recipe import TABLES, require_ranges
 
 Precision = Literal["bf16", "fp32"]
 
@@ -61,7 +62,7 @@ class Hardware:
 
     def __post_init__(self) -> None:
         require_ranges(self, RANGES)
-        require_choice("precision", self.precision, get_args(Precision))
+        require_choices(self, {"precision": Precision})
 
     @property
     def dtype(self) -> torch.dtype:

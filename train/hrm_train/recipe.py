@@ -2,14 +2,14 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import yaml
 
-from hrm_model.config import HRMConfig, num_hints_of
+from hrm_model.config import HRMConfig, num_hints_of, require_choices
 from hrm_puzzles.puzzle import Puzzle
 
 LossKind = Literal["softmax", "stablemax"]
@@ -58,12 +58,6 @@ def require_ranges(record: object, ranges: Mapping[str, tuple[float, float]]) ->
             raise ValueError(f"{name} is {value}, but must be from {least} to {most}")
 
 
-def require_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raises ValueError for a value that is not one of the choices."""
-    if value not in choices:
-        raise ValueError(f"{name} is {value!r}; choose {' or '.join(choices)}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Settings of one run. Lengths count samples: one sample is one puzzle for one segment."""
@@ -95,8 +89,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         require_ranges(self, RANGES)
-        require_choice("loss", self.loss, get_args(LossKind))
-        require_choice("optimizer", self.optimizer, get_args(Optimizer))
+        require_choices(self, {"loss": LossKind, "optimizer": Optimizer})
 
     def scaled(self, lr: float) -> float:
         """Scales a learning rate of this recipe to its real batch."""

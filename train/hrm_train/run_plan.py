@@ -81,13 +81,9 @@ class RunPlan:
 
     @property
     def micro_batch(self) -> int:
-        return self.micro_batch_of(self.num_parameters)
-
-    def micro_batch_of(self, num_parameters: int) -> int:
-        """The micro-batch of a model with this number of parameters."""
         # A TRM keeps 14 blocks of a segment, an HRM only 8, and a TRM's mixers are wide.
         is_trm = self.config.arch == "trm"
-        is_small = num_parameters < SMALL and not is_trm
+        is_small = self.num_parameters < SMALL and not is_trm
         wanted = self.hardware.rows(self.config.seq_len, small=is_small)
         if is_trm:
             wanted = max(1, wanted // 2)
@@ -186,8 +182,7 @@ def trainer_from(plan: RunPlan) -> Trainer:
         start = checkpoint.resolve(plan.init)
         state = _initial_state(start, model, source)
         checkpoint.load_state(model, state, start)
-    micro_batch = plan.micro_batch_of(model.num_parameters)
-    return Trainer(model, source, recipe, plan.hardware, micro_batch=micro_batch)
+    return Trainer(model, source, recipe, plan.hardware, micro_batch=plan.micro_batch)
 
 
 def _initial_state(path: Path, model: HRM, source: batches.SplitSource) -> dict[str, Tensor]:

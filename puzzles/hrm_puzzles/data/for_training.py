@@ -36,7 +36,7 @@ def build_if_absent(
     command = ["build", puzzle.name, "--out", str(path), *_options(settings)]
     say(f"{path} is absent: building it as 'hrm-data {' '.join(command)}' does")
     if isinstance(puzzle, Arc):
-        _check_disk(puzzle, path, settings, say, may_fill_disk=may_fill_disk)
+        say(_sizes(path, largest_bytes(puzzle, settings), may_fill_disk=may_fill_disk))
     status = hrm_data([*command, "--workers", str(num_cores())], standalone_mode=False)
     if status:
         raise typer.Exit(status)
@@ -68,15 +68,8 @@ def _options(settings: Mapping[str, Any]) -> list[str]:
     return options
 
 
-def _check_disk(
-    puzzle: Arc,
-    path: Path,
-    settings: Mapping[str, Any],
-    say: Callable[[str], object],
-    *,
-    may_fill_disk: bool,
-) -> None:
-    size = largest_bytes(puzzle, settings)
+def _sizes(path: Path, size: int, *, may_fill_disk: bool) -> str:
+    """What a data set takes and the disk has; raises ValueError if the disk needs a decision."""
     folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     free = shutil.disk_usage(folder).free
     sizes = f"at most {size / GIB:.1f} GiB; {free / GIB:.1f} GiB are free there"
@@ -84,4 +77,4 @@ def _check_disk(
         raise ValueError(
             f"{path} would take {sizes}: add --yes, or choose another recipe or --puzzle"
         )
-    say(sizes)
+    return sizes

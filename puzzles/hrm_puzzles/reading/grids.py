@@ -21,7 +21,7 @@ from hrm_puzzles.reading.cells import (
     values_in,
 )
 from hrm_puzzles.reading.legend import BoardSize, Legend, ambiguous, bad_character
-from hrm_puzzles.reading.text import lines_of, plain
+from hrm_puzzles.reading.text import plain
 
 WRITE_DOTS = "write . for open cells"
 BETWEEN = frozenset(" ,;\t")  # separators of cells
@@ -142,13 +142,9 @@ def _shape_of_rows(rows: list[list[Span]]) -> GridShape | None:
 
 def _lines_in(legend: Legend, text: str) -> list[str]:
     """The lines of a board without what surrounds it; at least one."""
-    lines = [line for _, line in lines_of(text)]
-    while lines and not lines[-1]:
-        lines.pop()
-    while lines and not lines[0]:
-        lines.pop(0)
+    lines = _without_empty_edges(text.splitlines())
     if len(lines) < 2:
-        line = lines[0] if lines else ""
+        line = lines[0]
         return [line if " " in legend.values else line.strip()]
     if _spaces_are_cells(legend, text):
         return _of_spaces(lines)
@@ -186,20 +182,20 @@ def _of_spaces(lines: list[str]) -> list[str]:
 
 def _without_margins(lines: list[str]) -> list[str]:
     """Remove the common indent, blanks at the ends of lines, and blank lines around the board."""
-    if not "".join(lines).strip():
-        return [""]
-    bare = [line.rstrip() for line in lines]
-    while not bare[-1]:
-        bare.pop()
-    while not bare[0]:
-        bare.pop(0)
+    bare = _without_empty_edges(line.rstrip() for line in lines)
     indent = _indent_of(bare)
     return [line[indent:] for line in bare]
 
 
+def _without_empty_edges(lines: Iterable[str]) -> list[str]:
+    """The lines without empty ones before and after them; at least one."""
+    return "\n".join(lines).strip("\n").split("\n")
+
+
 def _indent_of(lines: list[str]) -> int:
     """The number of blanks that begin every line, except for empty lines."""
-    return min(len(line) - len(line.lstrip()) for line in lines if line.strip())
+    indents = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
+    return min(indents, default=0)
 
 
 def _step_of(legend: Legend, lines: list[str]) -> int:
