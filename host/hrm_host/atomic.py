@@ -125,9 +125,9 @@ def sha256_of(file: Path) -> str:
     return digest.hexdigest()
 
 
-def unfinished(path: Path) -> list[Path]:
+def unfinished(path: Path, kind: str = "tmp") -> list[Path]:
     """The temporary files and directories for `path` that killed or running processes made."""
-    return sorted(path.parent.glob(f".{glob.escape(path.name)}.tmp-*"))
+    return sorted(path.parent.glob(f".{glob.escape(path.name)}.{kind}-*"))
 
 
 def _temporary(path: Path) -> Path:

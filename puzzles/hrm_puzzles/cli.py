@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -184,7 +184,7 @@ def _report_leftovers(out: Path) -> None:
     """List what is left on disk by killed builds of this data set."""
     left = dict.fromkeys(unfinished(out), "remove it, unless that build still runs")
     remedy = "the same command continues it; otherwise remove it"
-    left.update(dict.fromkeys(data_build.chunk_folders(out), remedy))
+    left.update(dict.fromkeys(unfinished(out, data_build.CHUNKS), remedy))
     for path, advice in left.items():
         _report(f"{path} is left from an interrupted build: {advice}")
 
@@ -217,7 +217,7 @@ def import_(
     puzzle: PuzzleName,
     out: Out,
     split: Annotated[
-        str | None,
+        Literal["train", "test"] | None,
         typer.Option(help="train or test. Default: a quarter of the puzzles goes to test."),
     ] = None,
     as_json: AsJson = False,
@@ -226,8 +226,6 @@ def import_(
 
     Example: hrm-data import boards.ndjson sudoku --out data/boards
     """
-    if split not in (None, "train", "test"):
-        raise DatasetError(f"--split is {split!r}; use train or test, or omit it.")
     kind = registry.get(puzzle)
     imported = data_build.import_file(file, kind, out, split=split, say=_report)
     if as_json:

@@ -72,17 +72,17 @@ def generate(shape: GridShape, rng: np.random.Generator, difficulty: str) -> Exa
 
 def _with_one_tour(city: _City, draw: Random) -> Example | None:
     """Congest the city until one cheapest tour is left; None if this fails."""
-    distance_PT = tours.distances_PT(city.shape, city.costs_T, city.stops)
-    cheapest = tours.CheapestTours(distance_PT[:, city.stops])
-    chosen_T = _cells_of_one(city, draw, cheapest, distance_PT)
+    chosen_T = None
     while True:
+        distance_PT = tours.distances_PT(city.shape, city.costs_T, city.stops)
+        cheapest = tours.CheapestTours(distance_PT[:, city.stops])
+        if chosen_T is None:
+            chosen_T = _cells_of_one(city, draw, cheapest, distance_PT)
         others_T = _on_cheapest_T(city, cheapest, distance_PT) & ~chosen_T
         if not others_T.any():
             return _example(city, chosen_T, cheapest.cost)
         if not _congest(city, draw, others_T, chosen_T):
             return None
-        distance_PT = tours.distances_PT(city.shape, city.costs_T, city.stops)
-        cheapest = tours.CheapestTours(distance_PT[:, city.stops])
 
 
 def _cells_of_one(

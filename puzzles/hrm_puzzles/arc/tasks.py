@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from hrm_host.reading import is_printable, object_of, text_of
+from hrm_host.reading import is_object, is_printable, object_of, text_of
 from hrm_puzzles.arc.notation import grid_of
 from hrm_puzzles.arc.variants import Pair
 from hrm_puzzles.data.datasets import DatasetError
@@ -152,7 +152,7 @@ def _from_file(file: Path, parts: Sequence[str]) -> list[ArcTask]:
 
 
 def _is_task(value: object) -> bool:
-    return isinstance(value, dict) and {"train", "test"} <= cast("dict[str, Any]", value).keys()
+    return is_object(value) and {"train", "test"} <= value.keys()
 
 
 def _task(

@@ -4,7 +4,6 @@ Splits do not share puzzles. A data set is written completely or not at all. Exp
 files of any form that `reading` knows. Shapes: N examples, T tokens.
 """
 
-import glob
 import hashlib
 import json
 import shutil
@@ -33,6 +32,7 @@ from hrm_puzzles.puzzle import BoolArray, IntpArray, Puzzle
 # Training and test puzzles. The mazes are those of the published Maze-Hard.
 USUAL_COUNTS = {"maze": (1000, 1000), "logistics": (960, 400)}
 OTHER_COUNTS = (1000, 200)
+CHUNKS = "chunks"  # in the name of a folder that a stopped build left
 FORM = 'write {"puzzle": ..., "solution": ...} in each line, or a form of docs/notations.md'
 
 
@@ -106,12 +106,7 @@ def _chunk_folder(recipe: DataRecipe, out: Path) -> Path:
     """The folder of the generated chunks. The same recipe finds it again."""
     contents = json.dumps(asdict(recipe), default=str)
     digest = hashlib.sha256(contents.encode()).hexdigest()
-    return out.with_name(f".{out.name}.chunks-{digest[:12]}")
-
-
-def chunk_folders(out: Path) -> list[Path]:
-    """The folders of generated chunks that stopped builds of `out` left, of any recipe."""
-    return sorted(out.parent.glob(f".{glob.escape(out.name)}.chunks-*"))
+    return out.with_name(f".{out.name}.{CHUNKS}-{digest[:12]}")
 
 
 def _file_rows(recipe: DataRecipe, puzzle: Puzzle, *, skip_bad: bool, say: Say) -> Rows:
@@ -138,12 +133,11 @@ def _file_rows(recipe: DataRecipe, puzzle: Puzzle, *, skip_bad: bool, say: Say) 
 
 
 def _sample(recipe: DataRecipe, rows: Examples) -> Examples:
-    if recipe.csv_sample is None or recipe.csv_sample >= len(rows):
+    if recipe.csv_sample is None:
         return rows
     # Streams 0 and 1 generate puzzles, see `sources`.
     seed = np.random.SeedSequence(recipe.seed, spawn_key=(3,))
-    order = np.random.default_rng(seed).permutation(len(rows))
-    return rows[np.sort(order[: recipe.csv_sample])]
+    return rows[sources.chosen_rows(len(rows), recipe.csv_sample, seed)]
 
 
 def import_file(

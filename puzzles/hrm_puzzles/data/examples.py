@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from hrm_host.atomic import new_directory
 from hrm_puzzles.data import datasets
-from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.grid.puzzle import GridPuzzle
 from hrm_puzzles.puzzle import WRONG, Grid, IntArray, Labelling, Puzzle, PuzzleError, UInt8Array
 from hrm_puzzles.reading.legend import MAX_SHOWN, Lettered
@@ -82,7 +81,7 @@ def read_examples(
         names.append(name)
     if faults and not skip_bad:
         remedy = "correct them, or omit them with hrm-data build --skip-bad"
-        raise DatasetError(f"{bad_rows_text(faults)}; {remedy}.")
+        raise datasets.DatasetError(f"{bad_rows_text(faults)}; {remedy}.")
     if odd_ratings:
         count = f"{len(odd_ratings)} ratings of {path}"
         first = f"the first is {odd_ratings[0]}"

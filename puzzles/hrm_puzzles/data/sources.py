@@ -211,7 +211,7 @@ class Questions:
 
     def sample(self, count: int, seed: int = 0) -> "Questions":
         """A seeded choice of at most `count` puzzles, in the order of the source."""
-        return self.at(_chosen(len(self), count, seed))
+        return self.at(chosen_rows(len(self), count, seed))
 
     def at(self, rows: NDArray[np.integer]) -> "Questions":
         return replace(
@@ -302,7 +302,7 @@ def questions_from_data(
     """
     meta_for(puzzle, path, "test")
     split = open_split(path, "test")
-    rows = _chosen(len(split), len(split) if count is None else count, seed)
+    rows = chosen_rows(len(split), len(split) if count is None else count, seed)
     return Questions(
         tokens_NT=split.inputs(rows),
         labels_NT=split.labels(rows),
@@ -330,7 +330,7 @@ def _from_examples(examples: Examples, source: str) -> Questions:
     )
 
 
-def _chosen(num_rows: int, count: int, seed: int) -> IntpArray:
+def chosen_rows(num_rows: int, count: int, seed: int | np.random.SeedSequence) -> IntpArray:
     """A seeded choice of at most `count` rows, in rising order."""
     order = np.random.default_rng(seed).permutation(num_rows)
     return np.sort(order[:count])
