@@ -22,7 +22,6 @@ import safetensors.torch
 from torch import Tensor
 
 from hrm_host import atomic
-from hrm_host.atomic import sha256_of
 from hrm_host.reading import json_from, object_of, printable, text_in, text_of
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
@@ -62,7 +61,7 @@ def save(
             (directory / NAMES).write_bytes(gzip.compress(names.encode(), mtime=0))
         if write_more is not None:
             write_more(directory)
-        hashes = {file.name: sha256_of(file) for file in directory.iterdir()}
+        hashes = {file.name: atomic.sha256_of(file) for file in directory.iterdir()}
         values["sha256"] = hashes
         (directory / META).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
 
@@ -135,7 +134,7 @@ def _damaged(path: Path) -> str:
         return META
     for name, digest in cast("dict[str, str]", hashes).items():
         file = path / name
-        if not file.is_file() or sha256_of(file) != digest:
+        if not file.is_file() or atomic.sha256_of(file) != digest:
             return name
     return ""
 

@@ -192,20 +192,6 @@ class HRMConfig:
         return self.hidden_size // self.num_symbols
 
     @property
-    def num_token_vectors(self) -> int:
-        """Rows of the token embedding: one per token, or per symbol state and fixed symbol."""
-        if self.num_symbols > 1:
-            return 3 + self.num_fixed
-        return self.vocab_size
-
-    @property
-    def num_answer_vectors(self) -> int:
-        """Rows of the answer head: one per token, or a single row that all symbols share."""
-        if self.num_symbols > 1:
-            return 1
-        return self.vocab_size
-
-    @property
     def inner_size(self) -> int:
         """Width inside a relational block."""
         return round(self.expansion * self.num_channels)

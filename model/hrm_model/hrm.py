@@ -78,7 +78,9 @@ class HRM(nn.Module):
         width = config.num_channels
         self._add_embedding()
         self._add_levels()
-        self.lm_head = Linear(width, config.num_answer_vectors)
+        # All symbols share one row.
+        num_rows = 1 if config.num_symbols > 1 else config.vocab_size
+        self.lm_head = Linear(width, num_rows)
         self.hint_head = None
         if config.num_hints:
             self.hint_head = Linear(config.hidden_size, config.num_hints)
@@ -89,7 +91,10 @@ class HRM(nn.Module):
 
     def _add_embedding(self) -> None:
         config = self.config
-        self.embed_tokens = vectors(config.num_token_vectors, config.num_channels)
+        num_vectors = config.vocab_size
+        if config.num_symbols > 1:
+            num_vectors = 3 + config.num_fixed  # one per symbol state and fixed symbol
+        self.embed_tokens = vectors(num_vectors, config.num_channels)
         if config.positions == "learned":
             self.embed_positions = vectors(config.num_positions, config.num_channels)
 

@@ -9,7 +9,7 @@ has an effect.
 
 import os
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -86,9 +86,9 @@ class Ranks:
         dist.all_gather_object(values, value)
         return values
 
-    def shared(self, value: T) -> T:
-        """Returns the value of the first rank on every rank."""
-        values: list[Any] = [value]
+    def of_first(self, make: Callable[[], T]) -> T:
+        """Returns what `make` returns on the first rank, which alone calls it, on every rank."""
+        values: list[Any] = [make() if self.is_first else None]
         if self.world > 1:
             dist.broadcast_object_list(values)
         return values[0]
@@ -112,11 +112,11 @@ def joined() -> Generator[Ranks]:
         yield Ranks()
         return
     _require_ranks()
+    backend = "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(own_gpu())
-    backend = "gloo"
-    if torch.cuda.is_available() and dist.is_nccl_available():
-        backend = "cpu:gloo,cuda:nccl"
+        if dist.is_nccl_available():
+            backend = "cpu:gloo,cuda:nccl"
     _require_new_stores()
     try:
         store, rank, world = next(iter(rendezvous("env://")))

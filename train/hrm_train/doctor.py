@@ -42,10 +42,10 @@ Card = Mapping[str, str]
 
 
 class TrainingSoftware(NamedTuple):
-    torch: str | None
-    torch_cuda: str | None  # CUDA version that PyTorch was built for
-    sees_gpu: bool
-    compile_problem: str | None  # why torch.compile cannot run
+    torch: str | None = None
+    torch_cuda: str | None = None  # CUDA version that PyTorch was built for
+    sees_gpu: bool = False
+    compile_problem: str | None = None  # why torch.compile cannot run
 
 
 def findings() -> list[Finding]:
@@ -68,7 +68,7 @@ def look() -> TrainingSoftware:
 
         from hrm_train.hardware import compile_problem
     except (ImportError, OSError):
-        return TrainingSoftware(torch=None, torch_cuda=None, sees_gpu=False, compile_problem=None)
+        return TrainingSoftware()
     sees_gpu = torch.cuda.is_available()
     return TrainingSoftware(
         torch=torch.__version__,

@@ -66,13 +66,7 @@ def plan_of(options: PlanOptions) -> RunPlan:
     ranks the first one plans for all.
     """
     if not (options.resume or _was_restarted(options.run_path)):
-        ranks = distributed.ranks()
-        new = None
-        if ranks.is_first:
-            new = _new(options)
-        new = ranks.shared(new)
-        assert new is not None
-        return new
+        return distributed.ranks().of_first(partial(_new, options))
     machine = None  # the plan's machine, with its settings
     if options.hw:
         machine = hardware_from_name(options.hw)

@@ -212,18 +212,15 @@ class TrainingRun:
             identifiers=identifiers,
             stop=self._stop,
         )
-        ranks = self.trainer.ranks
-        is_better = ranks.is_first and self._record(kind, evaluation)
-        return evaluation, ranks.shared(is_better)
+        record = partial(self._record, kind, evaluation)
+        return evaluation, self.trainer.ranks.of_first(record)
 
     def _record(self, kind: Kind, evaluation: Evaluation) -> bool:
         """Writes an evaluation down; returns whether it is better than all earlier ones."""
         progress = self.trainer.progress
         before = status.best_validation(self.path, kind, progress.step - 1)
         passes = self.trainer.passes
-        row = status.add_validation(
-            self.path, kind, progress.step, progress.samples, passes, evaluation
-        )
+        row = status.add_validation(self.path, kind, progress, passes, evaluation)
         self.telemetry.validated(kind, evaluation)
         return before is None or status.worth(row) > status.worth(before)
 

@@ -204,10 +204,6 @@ def _initial_state(path: Path, model: HRM, source: batches.SplitSource) -> dict[
 
 def _vectors_of(names: Sequence[str], table_NE: Tensor, known: Sequence[str]) -> Tensor:
     """The table for puzzles of these names: known ones keep their vector, others get the mean."""
-    row_of = {name: row for row, name in enumerate(known)}
+    vector_of = dict(zip(known, table_NE, strict=False))
     mean_E = table_NE.mean(0)
-    vectors: list[Tensor] = []
-    for name in names:
-        row = row_of.get(name)
-        vectors.append(mean_E if row is None else table_NE[row])
-    return torch.stack(vectors)
+    return torch.stack([vector_of.get(name, mean_E) for name in names])

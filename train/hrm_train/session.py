@@ -9,13 +9,13 @@ import shutil
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import typer
 from rich.console import Console
 
 from hrm_host import command, memory, progress
 from hrm_host.memory import GIB
-from hrm_host.progress import duration
 from hrm_host.reading import counted
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe
@@ -62,9 +62,7 @@ def train(options: TrainOptions) -> None:
         lock = checkpoints.sole_writer(plan.run)
     with lock:
         if options.resume:
-            if ranks.is_first:
-                plan = with_changes(plan, options)
-            plan = ranks.shared(plan)
+            plan = ranks.of_first(partial(with_changes, plan, options))
         _train(plan, options)
 
 
@@ -92,10 +90,8 @@ def _plan(options: TrainOptions) -> RunPlan:
         return plan
     plan = replace(plan, intervals=options.intervals_for(plan.num_steps))
     if options.tune:
-        ranks = distributed.ranks()
-        if ranks.is_first:
-            plan = tuning.tuned(plan, most=options.tune_batch)
-        plan = ranks.shared(plan)
+        tuned = partial(tuning.tuned, plan, most=options.tune_batch)
+        plan = distributed.ranks().of_first(tuned)
     for line in needs_of(plan):
         say(line)
     say("time: unknown until the first steps are measured")
@@ -208,7 +204,7 @@ def times(plan: RunPlan, samples_per_s: float | None) -> list[str]:
         speeds = (samples_per_s,)
         lines = ["speed: as given"]
     for speed in speeds:
-        hours = duration(plan.recipe.total_samples / speed)
+        hours = progress.duration(plan.recipe.total_samples / speed)
         lines.append(f"at {speed:,.4g} samples/s: {hours}")
     return lines
 

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import UnionType
 from typing import Any, cast
@@ -19,6 +20,7 @@ from hrm_host.progress import duration
 from hrm_host.reading import counted, json_from, text_of
 from hrm_model import checkpoint
 from hrm_train import checkpoints, evaluate
+from hrm_train.batches import Progress
 
 SETTINGS = "run.json"
 METRICS = "metrics.ndjson"
@@ -120,19 +122,12 @@ def worth(row: Row) -> tuple[float, float]:
 def add_validation(
     run: Path,
     kind: evaluate.Kind,
-    step: int,
-    samples: int,
+    progress: Progress,
     passes: float,
     evaluation: evaluate.Evaluation,
 ) -> Row:
     """Appends and returns the line of a validation."""
-    row: Row = {
-        "time": time.time(),
-        "kind": kind,
-        "step": step,
-        "samples": samples,
-        "passes": passes,
-    }
+    row: Row = {"time": time.time(), "kind": kind, **asdict(progress), "passes": passes}
     for k, share in evaluation.pass_at.items():
         row[f"pass_at_{k}"] = round(share, 5)
     for name in evaluate.FIGURES:
@@ -149,14 +144,12 @@ def validations(
     """Validations in the order of their steps; the latest of each step and kind."""
     latest: dict[tuple[int, str], Row] = {}
     for row in read_lines(run / VALIDATIONS):
-        if _holds(row, VALIDATION_FIELDS) and row["exact"] and row["proven"] and row["cells"]:
+        if not _holds(row, VALIDATION_FIELDS):
+            continue
+        has_curves = row["exact"] and row["proven"] and row["cells"]
+        if has_curves and row["step"] <= until_step and kind in (None, row["kind"]):
             latest[row["step"], row["kind"]] = row
-    found: list[Row] = []
-    for key in sorted(latest):
-        step, kind_of_row = key
-        if step <= until_step and kind in (None, kind_of_row):
-            found.append(latest[key])
-    return found
+    return [latest[key] for key in sorted(latest)]
 
 
 def best_validation(run: Path, kind: evaluate.Kind, until_step: float = math.inf) -> Row | None:

@@ -30,11 +30,11 @@ def filled(plan: RunPlan, share: float) -> RunPlan:
         )
     limit = share * machine.memory_gb * GIGABYTE
 
-    def fits(rows: int) -> bool:
-        return plan.with_micro_batch(rows).memory().total <= limit
+    def exceeds(rows: int) -> bool:
+        return plan.with_micro_batch(rows).memory().total > limit
 
     num_slots = len(distributed.ranks().slots(plan.recipe.batch_size))
-    rows = bisect.bisect_right(range(1, num_slots + 1), False, key=lambda rows: not fits(rows))
+    rows = bisect.bisect_right(range(1, num_slots + 1), False, key=exceeds)
     return plan.with_micro_batch(max(1, rows))
 
 
