@@ -15,7 +15,6 @@ from hrm_host.machine import Host
 
 MIB = 1 << 20
 GIB = 1 << 30
-UNBOUNDED = 1 << 62  # bytes; value of a limit that the system does not report
 # Calculated, not measured on a Jetson: TensorRT's kernel library took 1.75 GB of host memory on x86
 # with 10.10 (NVIDIA/TensorRT issue 4493). The graph, its parsed copy, the plan and the workspace
 # take more.
@@ -97,7 +96,7 @@ def available_bytes(machine: Host | None = None) -> int:
     machine = machine or Host()
     group_bytes = groups.memory_left_bytes(machine.text)
     if group_bytes is None:
-        group_bytes = UNBOUNDED
+        group_bytes = groups.NO_LIMIT
     memory = read_memory(machine)
     if memory is None:
         return group_bytes

@@ -138,8 +138,7 @@ class TrainingRun:
         lowest = min(rows, key=lambda row: row["loss"], default=None)
         return {
             **self.meta,
-            "step": progress.step,
-            "samples": progress.samples,
+            **vars(progress),
             "best_score": best and best["score"],
             "best_step": best and best["step"],
             "best_epoch": best and best.get("passes"),

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import UnionType
 from typing import Any, cast
@@ -127,7 +126,7 @@ def add_validation(
     evaluation: evaluate.Evaluation,
 ) -> Row:
     """Appends and returns the line of a validation."""
-    row: Row = {"time": time.time(), "kind": kind, **asdict(progress), "passes": passes}
+    row: Row = {"time": time.time(), "kind": kind, **vars(progress), "passes": passes}
     for k, share in evaluation.pass_at.items():
         row[f"pass_at_{k}"] = round(share, 5)
     for name in evaluate.FIGURES:

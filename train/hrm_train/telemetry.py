@@ -113,8 +113,7 @@ class Telemetry:
         means = self._means(series)
         row: status.Row = {
             "time": time.time(),
-            "step": progress.step,
-            "samples": progress.samples,
+            **vars(progress),
             "passes": trainer.passes,
             **trainer.meter.drain(),
             "train": means,

@@ -125,7 +125,11 @@ def build_arc(
     """
     require_free(out)
     source = _source(recipe, puzzle)
-    _check_held_out(recipe, puzzle, source.tasks)
+    if not any(task.is_held_out and task.tests for task in source.tasks):
+        required = f"held-out task with an answer whose grids fit {puzzle.name}"
+        problem = f"the test split would be empty, because {recipe.dataset} has no {required}"
+        remedy = "choose other tasks or a larger canvas, or hold tasks out with --hold-out-all"
+        raise datasets.DatasetError(f"{problem}; {remedy}.")
     contents = json.dumps([asdict(recipe), _digest_of(source.tasks)], default=str)
     digest = hashlib.sha256(contents.encode()).hexdigest()
     unfinished = out.with_name(f".{out.name}.unfinished-{digest[:12]}")
@@ -171,14 +175,6 @@ def _draw(
         return built
     num_more = sum(source.num_by_task.values())
     return replace(built, num_more=num_more, num_more_left_out=source.num_more_left_out)
-
-
-def _check_held_out(recipe: ArcRecipe, puzzle: Arc, tasks: list[ArcTask]) -> None:
-    if not any(task.is_held_out and task.tests for task in tasks):
-        required = f"held-out task with an answer whose grids fit {puzzle.name}"
-        problem = f"the test split would be empty, because {recipe.dataset} has no {required}"
-        remedy = "choose other tasks or a larger canvas, or hold tasks out with --hold-out-all"
-        raise datasets.DatasetError(f"{problem}; {remedy}.")
 
 
 def _digest_of(tasks: list[ArcTask]) -> str:
