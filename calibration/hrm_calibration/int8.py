@@ -112,7 +112,8 @@ def lost_by(
     """Exact solves that the INT8 form loses on the sample in the serving engine and lane."""
     graph = for_cpus(served.graph, scales, weight_only)
     show = partial(stages.show, f"int8, {len(weight_only)} matrices weight-only")
-    int8 = served.outcomes(sample, other=graph, progress=show)
+    with served.engine(graph) as engine:
+        int8 = served.solve(engine, sample, show)
     return paired(float32.exact_N, int8.exact_N)
 
 

@@ -233,8 +233,7 @@ async def livez(request: Request) -> Response:
     if engine_client.stalled:
         message = f"the engine made no step for {engine_client.step_age_s:.0f} s while work waits"
         remedy = "the server kills and restarts the engine; if that does not help, restart it"
-        headers = {"Retry-After": "5"}
-        raise ServiceError(503, "engine-stalled", message, remedy, headers=headers)
+        raise ServiceError(503, "engine-stalled", message, remedy, retry_after_s=5)
     return answer_of(schema.LiveAnswer(step_age_ms=1000 * engine_client.step_age_s))
 
 

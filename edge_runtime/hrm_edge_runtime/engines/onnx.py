@@ -244,9 +244,7 @@ def open_session(path: Path, provider: Provider, num_threads: int | None) -> ort
         ort.preload_dlls()  # finds CUDA and cuDNN where pip puts them; since 1.21
     options = ort.SessionOptions()
     options.log_severity_level = 3  # errors; the optimizer warns of each fusion that it skips
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.intra_op_num_threads = num_threads or num_cores()
-    options.inter_op_num_threads = 1
     # Idle workers would spin and take cores from the HTTP process (microsoft/onnxruntime pull
     # request 11841).
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

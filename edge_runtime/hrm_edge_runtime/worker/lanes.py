@@ -56,7 +56,7 @@ class MemoryBudget(NamedTuple):
 
     limit_bytes: int | None = None
 
-    def room_bytes(self, held_bytes: int = 0) -> int:
+    def room_bytes(self, held_bytes: int) -> int:
         """How much more a process that holds `held_bytes` may take."""
         if self.limit_bytes is None:
             return available_bytes() - _headroom_bytes()
