@@ -7,9 +7,9 @@ exact solves of a few hundred puzzles cannot rank them.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto
@@ -30,8 +30,7 @@ Scales = Mapping[str, float]
 """Activation scales by call site."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Calibration:
+class Calibration(NamedTuple):
     """What a calibration found on `num_puzzles` puzzles.
 
     scales: by call site

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import fastapi
 from fastapi.routing import APIRoute
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
@@ -263,7 +263,7 @@ async def readyz(request: Request) -> Response:
 @router.get("/metrics", tags=[OPERATOR], response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
-    text = service_of(request).metrics.page()
+    text = generate_latest(service_of(request).metrics.registry)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 

@@ -3,8 +3,7 @@
 import functools
 import gc
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,15 +102,14 @@ class LaneOptions(NamedTuple):
     defaults: LaneDefaults
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaneReport:
+class LaneReport(NamedTuple):
     """A lane that is ready; `step_s` is the measured time of a segment by number of slots."""
 
     num_slots: int
     queue_limit: int
     slots_rule: str = "given"
     memory_bytes: int = 0
-    step_s: dict[int, float] = field(default_factory=dict[int, float])
+    step_s: Mapping[int, float] = {}
 
 
 class OpenedLane(NamedTuple):
