@@ -45,7 +45,7 @@ REMEDIES = {
     "CERTIFICATE_VERIFY_FAILED": "pass the server's certificate with --cacert (in Python cacert), "
     "or name its file in SSL_CERT_FILE",
     "WRONG_VERSION_NUMBER": "write http:// in place of https://",
-    "disconnected without sending": "send it again, or write https:// if the server uses TLS",
+    "disconnected without sending": "start hrm-serve there again, or write https:// if it uses TLS",
     "Bad file descriptor": "close the client after its last answer",
 }
 """Parts of messages of OpenSSL and of the system, the special ones first."""
