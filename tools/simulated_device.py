@@ -74,7 +74,7 @@ def record(bench: Bench) -> Recording:
     tokens_BT = bench.questions.tokens_NT
     recording: Recording = {}
     for slot, tokens_T in enumerate(tokens_BT):
-        bench.engine.load(slot, tokens_T, bench.puzzle_vector_E)
+        bench.engine.load(slot, tokens_T, bench.puzzle_table[0])
         recording[tokens_T.tobytes()] = []
     for _ in range(bench.rule.max_segments):
         answer_BT = bench.engine.step(len(tokens_BT)).answer_BT.copy()

@@ -14,7 +14,6 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -66,8 +65,7 @@ beside ours: CPU time per proof divided by that of hrm-serve's default in the sa
 fixed: batches of 16; until-proven: one puzzle at a time. MB: all processes"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Peer:
+class Peer(NamedTuple):
     """A server and how it is started."""
 
     server: str

@@ -23,6 +23,7 @@ from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.engines.factory import choose, engine_for
 from hrm_host.reading import counted
+from hrm_parity import walk
 from hrm_puzzles.data.sources import Questions
 from hrm_puzzles.puzzle import Puzzle
 
@@ -69,7 +70,7 @@ class Bench(NamedTuple):
 
     engine: Engine
     puzzle: Puzzle
-    puzzle_vector_E: Float32
+    puzzle_table: Float32
     questions: Questions
     rule: HaltingPolicy
     clock: Callable[[], float]
@@ -92,7 +93,7 @@ def bundle_bench(bundle: Bundle, questions: Questions, options: ServingOptions) 
     return Bench(
         engine=engine_for(bundle, engine=str(choice), num_slots=slots, num_threads=threads),
         puzzle=bundle.puzzle,
-        puzzle_vector_E=np.asarray(bundle.puzzle_table[0]),
+        puzzle_table=bundle.puzzle_table,
         questions=questions,
         rule=rule,
         clock=clock,
@@ -143,17 +144,7 @@ def attempts_of(policy: Policy, bench: Bench) -> list[Attempt]:
     rule = bench.rule
     if not policy.early_exit:
         rule = replace(rule, kind="fixed")
-    attempts: list[Attempt] = []
-    for question in bench.questions:
-        attempt = Attempt(
-            attempt_id=question.index,
-            tokens_T=question.tokens_T,
-            puzzle_vector_E=bench.puzzle_vector_E,
-            policy=rule,
-            arrival_s=0.0,
-        )
-        attempts.append(attempt)
-    return attempts
+    return list(walk.attempts_of(bench.questions, bench.puzzle_table, rule))
 
 
 def _figures(

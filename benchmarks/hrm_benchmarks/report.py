@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from statistics import median
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,7 @@ LIBRARIES = ("numpy", "onnxruntime", "tensorrt", "torch")
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
+class Table(NamedTuple):
     """The result of a command; `columns` maps each heading to a format of a row."""
 
     title: str

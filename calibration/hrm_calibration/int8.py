@@ -7,9 +7,9 @@ exact solves of a few hundred puzzles cannot rank them.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto
@@ -30,8 +30,7 @@ Scales = Mapping[str, float]
 """Activation scales by call site."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Calibration:
+class Calibration(NamedTuple):
     """What a calibration found on `num_puzzles` puzzles.
 
     scales: by call site
@@ -112,7 +111,8 @@ def lost_by(
     """Exact solves that the INT8 form loses on the sample in the serving engine and lane."""
     graph = for_cpus(served.graph, scales, weight_only)
     show = partial(stages.show, f"int8, {len(weight_only)} matrices weight-only")
-    int8 = served.outcomes(sample, other=graph, progress=show)
+    with served.engine(graph) as engine:
+        int8 = served.solve(engine, sample, show)
     return paired(float32.exact_N, int8.exact_N)
 
 

@@ -160,13 +160,12 @@ def judge_fp32(exam: Exam, measured: Measured, traces: Traces, stages: LimitedSt
         attempts = proven_by(served, measured.rollout.questions, measured.outcomes, stages)
     except OutOfTimeError as error:
         stages.say(f"further attempts are not tried: {error}")
-    fields: dict[str, Any] = dict(vars(measured))
-    fields["origin"] = {
+    origin = {
         "tolerance": tolerance,
         "num_candidates": traces.num_tried,
         "attempts": attempts,
     }
-    return Form(**fields, parity=parity)
+    return Form(**vars(replace(measured, origin=origin)), parity=parity)
 
 
 def compare(measured: Measured, served: ServedGraph, golden: Golden) -> dict[str, ParityReport]:

@@ -78,17 +78,6 @@ class ServedGraph:
         row_bytes = 2 * FLOAT_BYTES * num_positions * sum(read.values())
         return max(1, min(most, MEMORY_BYTES // row_bytes))
 
-    def outcomes(
-        self,
-        questions: Questions,
-        *,
-        other: ModelProto | None = None,
-        progress: OnProgress = unheard,
-    ) -> Outcomes:
-        """Return how each puzzle ends in the serving engine; `other` replaces the graph."""
-        with self.engine(other or self.graph) as engine:
-            return self.solve(engine, questions, progress)
-
     @contextmanager
     def engine(
         self,
@@ -127,7 +116,7 @@ class ServedGraph:
         questions: Questions,
         observe: Observer,
         shown: ModelProto,
-        progress: OnProgress = unheard,
+        progress: OnProgress,
     ) -> Outcomes:
         """How each puzzle ends, while `observe` receives every segment of the graph `shown`."""
         session = session_of(shown, self.num_threads, self.provider)
@@ -240,7 +229,7 @@ def recording_engine(
 
 def session_of(
     graph: ModelProto,
-    num_threads: int = 0,
+    num_threads: int,
     provider: Provider = CPU,
 ) -> ort.InferenceSession:
     """Open a graph on `num_threads` threads (0: all cores) that keeps no memory between steps."""

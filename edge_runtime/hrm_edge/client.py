@@ -66,7 +66,6 @@ class Client:
         connections: int | None = None,
         patience_s: float = 0.0,
         timeout_s: float = 300.0,
-        rng: random.Random | None = None,
     ) -> None:
         if connections is not None and connections < 1:
             raise ValueError(f"connections is {connections}: pass 1 or more")
@@ -75,7 +74,6 @@ class Client:
         self._http = Connection(url, api_key, timeout_s, cacert)
         self._num_connections = connections
         self._patience_s = patience_s
-        self._rng = rng or random.Random()
 
     def __enter__(self) -> "Client":
         return self
@@ -119,7 +117,7 @@ class Client:
         stream may have fewer segments.
         """
         request = request_from(puzzle, fields)
-        retry = RetryPolicy(limit_s=self._patience_s, rng=self._rng)
+        retry = RetryPolicy(limit_s=self._patience_s)
         num_yielded = 0
         while True:
             try:
@@ -153,7 +151,7 @@ class Client:
                 yield position, request
             else:
                 unanswered[position] = request
-        retry = RetryPolicy(limit_s=self._patience_s, rng=self._rng)
+        retry = RetryPolicy(limit_s=self._patience_s)
         while unanswered:
             refused: dict[int, ErrorDetail] = {}
             failure: UnavailableError | UnreachableError | None = None
@@ -218,7 +216,7 @@ class Client:
         self, fields: type[Fields], method: str, path: str, request: SolveRequest | None = None
     ) -> Fields:
         """An answer; without a puzzle, an address where nobody listens is not tried again."""
-        retry = RetryPolicy(limit_s=self._patience_s, rng=self._rng)
+        retry = RetryPolicy(limit_s=self._patience_s)
         while True:
             try:
                 with self._sent(method, path, request) as response:
@@ -243,7 +241,7 @@ class RetryPolicy:
     """Random pauses with a bound that doubles; gives up `limit_s` after the last success."""
 
     limit_s: float
-    rng: random.Random
+    rng: random.Random = field(default_factory=random.Random)
     _bound_s: float = FIRST_PAUSE_S
     _success_s: float = field(default_factory=time.monotonic)
 

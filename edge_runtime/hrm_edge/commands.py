@@ -3,7 +3,7 @@
 import importlib
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hrm_host.command import CANNOT_BEGIN, Command, missing_package, open_closed_streams
 
@@ -75,16 +75,12 @@ def run(name: str) -> None:
     open_closed_streams()
     entry = COMMANDS[name]
     try:
-        command = _application(name)
+        module, _, function = entry.target.partition(":")
+        command = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
         print(f"hrm-{name}: {missing_package(error, entry.extra)}", file=sys.stderr)
         sys.exit(CANNOT_BEGIN)
     command()
-
-
-def _application(name: str) -> Any:
-    module, _, function = COMMANDS[name].target.partition(":")
-    return getattr(importlib.import_module(module), function)
 
 
 def _listing() -> Command:

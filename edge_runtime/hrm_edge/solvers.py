@@ -46,7 +46,7 @@ class Solver(NamedTuple):
     solve_all: SolveAll
 
 
-def from_server(client: Client, *, kind: str | None = None, model: str | None = None) -> Solver:
+def from_server(client: Client, *, kind: str | None, model: str | None) -> Solver:
     """A solver behind HTTP with its models of this kind and name."""
     puzzles: dict[str, Puzzle] = {}
     for served in client.models():

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -18,7 +17,6 @@ from hrm_host import system
 from hrm_host.command import Command, taking
 
 if TYPE_CHECKING:
-    from hrm_edge_runtime.contract.bundle import Bundle
     from hrm_edge_runtime.worker.lanes import LaneDefaults
     from hrm_edge_server.middleware import Access
 
@@ -45,6 +43,7 @@ def serve_command(options: ServeOptions) -> None:
     # numpy's BLAS would start a thread for each core in every process; the server never uses it
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from hrm_edge_runtime.contract import logs
+    from hrm_edge_runtime.contract.shipped import open_bundle, shipped_bundles
     from hrm_edge_runtime.worker.lanes import check_threads
     from hrm_edge_server import auth, server
     from hrm_edge_server.library import Library
@@ -54,7 +53,7 @@ def serve_command(options: ServeOptions) -> None:
     logs.configure(options.log)
     defaults = _lane_defaults(options)
     check_threads(threads_left())
-    opened = _opened(options.bundles)
+    opened = [open_bundle(name) for name in options.bundles or shipped_bundles()]
     uploads = None
     if options.upload_dir is not None:
         uploads = Uploads(UploadFolder(options.upload_dir))
@@ -101,13 +100,6 @@ def _access(options: ServeOptions) -> "Access":
     origins = checked_origins(options.cors or ())
     hosts = (options.host, *(options.allow_host or ()))
     return Access(keys=keys, hosts=hosts, origins=origins)
-
-
-def _opened(names: Sequence[str] | None) -> "list[Bundle]":
-    """The named bundles; without names, all shipped ones."""
-    from hrm_edge_runtime.contract.shipped import open_bundle, shipped_bundles
-
-    return [open_bundle(name) for name in names or shipped_bundles()]
 
 
 def _slots_from(text: str) -> int | None:

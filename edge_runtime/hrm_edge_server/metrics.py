@@ -13,7 +13,6 @@ from prometheus_client import (
     Counter,
     Histogram,
     ProcessCollector,
-    generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily as _Counter
 from prometheus_client.core import GaugeMetricFamily as _Gauge
@@ -130,9 +129,6 @@ class Metrics(Collector):
         self._compute_seconds.labels(model).observe(result.compute_s)
         self.num_answered += 1
         self._answers.labels(model, result.status, result.halted_by, result.how).inc()
-
-    def page(self) -> bytes:
-        return generate_latest(self.registry)
 
     def collect(self) -> Iterable[Metric]:
         """The engine and the board at the moment of a scrape."""

@@ -14,7 +14,6 @@ import asyncio
 import base64
 import functools
 import logging
-import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -235,9 +234,8 @@ def _rate_refusal(bucket: TokenBucket) -> Response | None:
     wait_s = bucket.wait_s()
     if not wait_s:
         return None
-    headers = {"Retry-After": str(max(1, math.ceil(wait_s)))}
     message = "this key sends requests faster than it may"
-    return response_to(ServiceError(429, "rate-limited", message, AGAIN, headers=headers))
+    return response_to(ServiceError(429, "rate-limited", message, AGAIN, retry_after_s=wait_s))
 
 
 def response_to(refusal: ServiceError) -> Response:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import fastapi
 from fastapi.routing import APIRoute
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
@@ -233,8 +233,7 @@ async def livez(request: Request) -> Response:
     if engine_client.stalled:
         message = f"the engine made no step for {engine_client.step_age_s:.0f} s while work waits"
         remedy = "the server kills and restarts the engine; if that does not help, restart it"
-        headers = {"Retry-After": "5"}
-        raise ServiceError(503, "engine-stalled", message, remedy, headers=headers)
+        raise ServiceError(503, "engine-stalled", message, remedy, retry_after_s=5)
     return answer_of(schema.LiveAnswer(step_age_ms=1000 * engine_client.step_age_s))
 
 
@@ -264,7 +263,7 @@ async def readyz(request: Request) -> Response:
 @router.get("/metrics", tags=[OPERATOR], response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Prometheus metrics."""
-    text = service_of(request).metrics.page()
+    text = generate_latest(service_of(request).metrics.registry)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 

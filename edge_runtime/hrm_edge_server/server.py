@@ -66,7 +66,7 @@ class DrainingServer(uvicorn.Server):
         service: SolveService,
         options: ServeOptions,
         limits: ConnectionLimits,
-        keys: KeyRing | None = None,
+        keys: KeyRing | None,
     ) -> None:
         super().__init__(config)
         self._limits = limits
@@ -250,7 +250,7 @@ def create_app(
     engine_client: EngineClient,
     models: Sequence[ServedModel],
     library: Library,
-    access: Access | None = None,
+    access: Access,
     *,
     ready: ReadyRule = "all",
 ) -> Starlette:
@@ -258,7 +258,6 @@ def create_app(
 
     An admin may change the models with those of the library. `ready` is the rule of /readyz.
     """
-    access = access or Access()
     service = SolveService(models, engine_client, library, ready)
 
     @contextlib.asynccontextmanager

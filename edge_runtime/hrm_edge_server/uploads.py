@@ -137,9 +137,8 @@ class Uploads:
             message = f"{name[:200]!r} is not a name for a bundle that is sent"
             raise invalid("bad-name", message, "use letters, digits, '.', '_' and '-'")
         if self._one_at_a_time.locked():
-            headers = {"Retry-After": "5"}
             message = "the server receives another bundle"
-            raise ServiceError(503, "upload-busy", message, AGAIN, headers=headers)
+            raise ServiceError(503, "upload-busy", message, AGAIN, retry_after_s=5)
         async with self._one_at_a_time:
             try:
                 with _room_errors():

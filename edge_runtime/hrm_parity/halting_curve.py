@@ -169,8 +169,7 @@ def learned_curve(rollout: Rollout) -> list[PolicyScore]:
 
 
 def learned_policy(rollout: Rollout, threshold: float = 0.0) -> HaltingPolicy:
-    limit = rollout.num_segments
-    return HaltingPolicy(threshold=threshold, max_segments=limit)
+    return HaltingPolicy(threshold=threshold, max_segments=rollout.num_segments)
 
 
 def choose(curve: Sequence[PolicyScore], max_loss: float) -> PolicyScore:

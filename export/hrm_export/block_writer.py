@@ -76,8 +76,8 @@ class BlockWriter:
 
     def residual(self, scope: str, x: str, change: str, axis: int = -1) -> str:
         """rms(x + change), in primitive operators: TensorRT 10.3 lacks RMSNormalization."""
-        node = self.graph.within(scope)
         graph = self.graph
+        node = graph.within(scope)
         total = node("residual", "Add", x, change)
         square = node("square", "Pow", total, graph.number(2.0))
         mean = node("mean", "ReduceMean", square, graph.ints(axis), keepdims=1)
@@ -91,8 +91,8 @@ class BlockWriter:
 
         A MatMul with the values follows. TensorRT fuses both, with the scale on the queries.
         """
-        node = self.graph.within(scope)
         graph = self.graph
+        node = graph.within(scope)
         scale = graph.number(1 / math.sqrt(head_size))
         q = node("q_scaled", "Mul", q, scale)
         k = node("k_turned", "Transpose", k, perm=(0, 1, 3, 2))
@@ -101,8 +101,8 @@ class BlockWriter:
 
     def rotated(self, scope: str, x: str) -> str:
         """x cos + (-second, first) sin, with the sign folded into the table of sines."""
-        node = self.graph.within(scope)
         graph = self.graph
+        node = graph.within(scope)
         cos = self.table("rotary_cos")
         sin = self.table("rotary_sin")
         half = self.tables["rotary_cos"].shape[1] // 2
@@ -139,8 +139,8 @@ class TransformerBlocks(BlockWriter):
     def queries_keys_values(self, scope: str, module: str, x: str) -> list[str]:
         """Queries, keys and values, each [B, H, N, K]. Rotary queries and keys are rotated
         together."""
-        node = self.graph.within(scope)
         graph = self.graph
+        node = graph.within(scope)
         config = self.config
         heads = config.num_heads
         sizes = (config.num_positions, 3 * heads, config.head_size)
@@ -163,8 +163,8 @@ class TransformerBlocks(BlockWriter):
         return node("positions_first", "Transpose", turned, perm=(0, 2, 1))
 
     def swiglu(self, scope: str, module: str, x: str) -> str:
-        node = self.graph.within(scope)
         graph = self.graph
+        node = graph.within(scope)
         width = self.weights[f"{module}.down_proj.weight"].shape[1]
         gate_up = self.linear(f"{scope}/gate_up", f"{module}.gate_up_proj", x)
         gate, up = graph.split(f"{scope}/gate_and_up", gate_up, (width, width), axis=2)

@@ -4,9 +4,9 @@ starts."""
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -30,8 +30,7 @@ from hrm_puzzles.arc.examples import num_by_task_in
 from hrm_puzzles.puzzle import Puzzle
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Contents:
+class Contents(NamedTuple):
     """Everything that goes into a bundle.
 
     `generated` names the tasks that were also trained on generated examples, `meta` is the

@@ -170,8 +170,8 @@ class RelationalBlocks(BlockWriter):
 
     def over_board(self, scope: str, module: str, cells: str, messages: str) -> str:
         """Messages of each color and of all colors, averaged over the board, [B, S, F, 1]."""
-        node = self.graph.within(scope)
         graph = self.graph
+        node = graph.within(scope)
         config = self.config
         channels = config.num_channels
         flat = self.by_color(f"{scope}/colors_flat", messages, channels, config.seq_len)

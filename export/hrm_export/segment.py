@@ -191,13 +191,15 @@ class _Segment(BlockWriter):
     def q_values(self, state: str) -> str:
         """Q values of the first position; for relational blocks, the minimum over all positions."""
         graph = self.graph
-        if self.config.blocks != "relational":
-            first = graph.node("halting/first", "Gather", state, graph.index(0), axis=1)
-            product = self.linear("halting/product", "q_head", first)
-            return graph.node("halting/q", "Add", product, self.weight("q_head.bias"))
-        vectors = self.shaped("halting/vectors", state, 0, -1, self.config.num_channels)
+        is_relational = self.config.blocks == "relational"
+        if is_relational:
+            vectors = self.shaped("halting/vectors", state, 0, -1, self.config.num_channels)
+        else:
+            vectors = graph.node("halting/first", "Gather", state, graph.index(0), axis=1)
         product = self.linear("halting/product", "q_head", vectors)
         q = graph.node("halting/q", "Add", product, self.weight("q_head.bias"))
+        if not is_relational:
+            return q
         return graph.node("halting/least", "ReduceMin", q, graph.ints(1), keepdims=0)
 
 

@@ -164,11 +164,9 @@ def torch_device(device: str, option: str) -> str:
     if device == "cuda" and not has_cuda:
         problem = f"{option} cuda needs a CUDA device, but this PyTorch sees none"
         raise ValueError(f"{problem}; omit {option}")
-    if device != "auto":
-        return device
-    if has_cuda:
-        return "cuda"
-    return "cpu"
+    if device == "auto":
+        return "cuda" if has_cuda else "cpu"
+    return device
 
 
 class TorchEngine(Engine):

@@ -40,7 +40,7 @@ def simulated(segments: Sequence[int], num_slots: int, limit: int) -> tuple[Benc
     bench = Bench(
         engine=engine,
         puzzle=PUZZLE,
-        puzzle_vector_E=np.zeros(1, np.float32),
+        puzzle_table=np.zeros((1, 1), np.float32),
         questions=questions,
         rule=HaltingPolicy(kind="verified", max_segments=limit),
         clock=engine.now_s,

@@ -72,7 +72,8 @@ def test_puzzles_end_on_a_gpu_as_they_do_on_the_cpu(tmp_path: Path):
         pytest.skip("ONNX Runtime has no CUDA here: pip install 'hrm-edge[serve-gpu]'")
     asked = questions(200)
     on_gpu = replace(SERVED, provider=CUDA)
-    on_cpu = SERVED.outcomes(asked)
+    with SERVED.engine(SERVED.graph) as engine:
+        on_cpu = SERVED.solve(engine, asked)
     assert same(SERVED.solve(onnx_engine(tmp_path, 3, CUDA), asked), on_cpu)
     recorded, _ = on_gpu.recorded(asked)
     assert same(recorded, on_cpu)

@@ -165,7 +165,7 @@ def test_a_corrupted_graph_is_rejected(tmp_path: Path, name: str):
 def test_a_failed_export_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     contents = small_contents()
     served = replace(contents.exam.served, graph=onnx.ModelProto())
-    unread = replace(contents, exam=contents.exam._replace(served=served))
+    unread = contents._replace(exam=contents.exam._replace(served=served))
     with pytest.raises(ValueError, match="does not load"):
         written(tmp_path / "small.bundle", unread)
     monkeypatch.setattr("hrm_export.bundle.write_data", None)  # fails behind the graphs

@@ -3,7 +3,6 @@
 The framework's parser accepts NaN and duplicate keys, and its errors say too little.
 """
 
-import codecs
 import json
 import math
 import re
@@ -14,11 +13,11 @@ from pydantic import BaseModel, ValidationError
 
 from hrm_edge_runtime.api.errors import ServiceError, invalid
 from hrm_edge_runtime.contract.errors import words_for
+from hrm_puzzles.reading.text import encoding_of
 
 MAX_VALUES = 5000  # values; a question with its answer on the largest board has 1,800
 MAX_DEPTH = 8
 MAX_DIGITS = 18
-UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WITHOUT_QUOTES = re.compile(r"""\s*(?:'|"?\{\s*(?:\w+\s*:|\\["']|'))""")
 """{puzzle:...}, '{"puzzle":...}' and {\\"puzzle\\":...}, as shells pass them on."""
 
@@ -59,7 +58,7 @@ def validated_query(fields: type[Fields], parameters: Mapping[str, str]) -> Fiel
 
 def _decoded(body: bytes) -> object:
     """The JSON of a body in UTF-8, or in UTF-16 if it begins with the mark of that."""
-    encoding = "utf-16" if body.startswith(UTF_16_MARKS) else "utf-8-sig"
+    encoding = encoding_of(body)
     try:
         text = body.decode(encoding)
         return _DECODER.decode(text)

@@ -86,7 +86,7 @@ STATUS_OF: dict[Refused, int] = {"deadline-missed": 504, "engine-failed": 500}
 
 
 class ServiceError(Exception):
-    """A refusal to send to the client."""
+    """A refusal to send to the client; a 429 or 503 says after how many seconds to try again."""
 
     def __init__(
         self,
@@ -99,10 +99,13 @@ class ServiceError(Exception):
         rule: str | None = None,
         cell: tuple[int, int] | None = None,
         headers: dict[str, str] | None = None,
+        retry_after_s: float = 1.0,
     ) -> None:
         super().__init__(status, reason, message, remedy)
         self.status = status
         self.headers = headers or {}
+        if status in (429, 503):
+            self.headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
         self.beside: dict[str, object] = {}
         self.detail = ErrorDetail(
             reason=reason,
@@ -136,13 +139,8 @@ def no_answer(reason: Refused, retry_after_s: float = 1.0) -> ServiceError:
     """The error of an unanswered request: 503 (a retry or another server may work), 504 or 500."""
     message, remedy = NO_ANSWER[reason]
     status = STATUS_OF.get(reason, 503)
-    headers: dict[str, str] = {}
-    field = None
-    if status == 503:
-        headers["Retry-After"] = str(max(1, math.ceil(retry_after_s)))
-    elif status == 504:
-        field = "deadline_ms"
-    return ServiceError(status, reason, message, remedy, field=field, headers=headers)
+    field = "deadline_ms" if status == 504 else None
+    return ServiceError(status, reason, message, remedy, field=field, retry_after_s=retry_after_s)
 
 
 def status_of(reason: str) -> int:
@@ -160,13 +158,13 @@ def model_failed(name: str, problem: str) -> ServiceError:
         f"the model {name!r} has no engine here: {without_folders(problem)}",
         "use another model of /models, or have an operator repair this one",
         field="model",
-        headers={"Retry-After": str(FAILED_RETRY_S)},
+        retry_after_s=FAILED_RETRY_S,
     )
 
 
 def out_of_threads() -> ServiceError:
     message = "this machine starts no more threads"
-    return ServiceError(503, "out-of-threads", message, AGAIN, headers={"Retry-After": "1"})
+    return ServiceError(503, "out-of-threads", message, AGAIN)
 
 
 def invalid(rule: str, message: str, remedy: str, *, field: str | None = None) -> ServiceError:

@@ -62,7 +62,7 @@ class Lane:
         self._vocab_size = puzzle.vocab_size
         self._clock = clock
         self._tokens_BT: Int32 = np.zeros((engine.num_slots, engine.seq_len), np.int32)
-        self._answers_BT: Int32 = np.zeros((engine.num_slots, engine.seq_len), np.int32)
+        self._answers_BT = np.zeros_like(self._tokens_BT)
 
     @property
     def has_work(self) -> bool:

@@ -199,9 +199,7 @@ class OnnxEngine(Engine):
             ) from error
         self._current = 1 - self._current
         self._inputs["fresh_B"][:num_active] = False
-        outputs: Arrays = {}
-        for name, rows in self._outputs.items():
-            outputs[name] = rows[:num_active]
+        outputs = {name: rows[:num_active] for name, rows in self._outputs.items()}
         return StepOutput(**outputs)
 
     def close(self) -> None:
@@ -244,9 +242,7 @@ def open_session(path: Path, provider: Provider, num_threads: int | None) -> ort
         ort.preload_dlls()  # finds CUDA and cuDNN where pip puts them; since 1.21
     options = ort.SessionOptions()
     options.log_severity_level = 3  # errors; the optimizer warns of each fusion that it skips
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.intra_op_num_threads = num_threads or num_cores()
-    options.inter_op_num_threads = 1
     # Idle workers would spin and take cores from the HTTP process (microsoft/onnxruntime pull
     # request 11841).
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

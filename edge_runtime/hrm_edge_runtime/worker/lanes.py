@@ -3,8 +3,7 @@
 import functools
 import gc
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,7 +55,7 @@ class MemoryBudget(NamedTuple):
 
     limit_bytes: int | None = None
 
-    def room_bytes(self, held_bytes: int = 0) -> int:
+    def room_bytes(self, held_bytes: int) -> int:
         """How much more a process that holds `held_bytes` may take."""
         if self.limit_bytes is None:
             return available_bytes() - _headroom_bytes()
@@ -103,15 +102,14 @@ class LaneOptions(NamedTuple):
     defaults: LaneDefaults
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaneReport:
+class LaneReport(NamedTuple):
     """A lane that is ready; `step_s` is the measured time of a segment by number of slots."""
 
     num_slots: int
     queue_limit: int
     slots_rule: str = "given"
     memory_bytes: int = 0
-    step_s: dict[int, float] = field(default_factory=dict[int, float])
+    step_s: Mapping[int, float] = {}
 
 
 class OpenedLane(NamedTuple):

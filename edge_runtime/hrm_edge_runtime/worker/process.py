@@ -35,7 +35,7 @@ class SpawnedEngine:
     So the engine starts with them blocked.
     """
 
-    def __init__(self, make_lanes: lanes.MakeLanes, log: LogForm = "text") -> None:
+    def __init__(self, make_lanes: lanes.MakeLanes, log: LogForm) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(

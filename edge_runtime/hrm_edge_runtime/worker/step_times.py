@@ -82,12 +82,12 @@ class StepTimesFile:
     """Kept figures of one graph; a file that cannot be read or written counts as empty."""
 
     def __init__(self, bundle: Bundle, choice: Choice, num_threads: int | None) -> None:
-        cores = machine.num_cores()
         device = "cpu" if choice.engine == "cpu" else "any"
         self.graph = bundle.graph_path(choice.precision, device=device)
         sha256 = bundle.manifest.files[self.graph.name].sha256
         self._file = machine.cache_folder() / FOLDER / f"{sha256}.json"
-        self._key = f"{choice}, {num_threads or cores} threads, {machine.machine_name()}"
+        threads = num_threads or machine.num_cores()
+        self._key = f"{choice}, {threads} threads, {machine.machine_name()}"
 
     def step_times(self, max_slots: int) -> StepTimes:
         """The kept times up to `max_slots`; empty unless they include one slot."""

@@ -22,6 +22,7 @@ Not run on a GPU yet: the tests run it over a stand-in for TensorRT and CUDA.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +120,8 @@ class TensorRTEngine(Engine):
         engine = api.engine_from_plan(plan, self._logger)
         self._engine = engine
         self._names = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
-        self._buckets = _needed(buckets, num_slots)
+        num_needed = bisect_left(buckets, num_slots) + 1  # an engine may have more
+        self._buckets = buckets[:num_needed]
         self._contexts: dict[int, tensorrt.IExecutionContext] = {}
         inputs = self._names.intersection(contract.INPUTS)
         for index, bucket in enumerate(self._buckets):
@@ -245,13 +247,3 @@ class TensorRTEngine(Engine):
                 "batch %d runs without a CUDA graph, which costs time: %s", bucket, problem
             )
             return enqueue
-
-
-def _needed(buckets: tuple[int, ...], num_slots: int) -> tuple[int, ...]:
-    """The buckets up to the first that holds `num_slots`; an engine may have more."""
-    needed: list[int] = []
-    for bucket in buckets:
-        needed.append(bucket)
-        if bucket >= num_slots:
-            break
-    return tuple(needed)
