@@ -19,7 +19,6 @@ from hrm_benchmarks.report import (
     TurnS,
     leaving_at_sigterm,
 )
-from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_host.command import AsJson, Command, taking
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ app = Command("hrm-bench", extra="serve,bench", no_args_is_help=True)
 
 BundleOption = Annotated[
     str | None,
-    Option(help="Bundle directory or shipped name. Default: sudoku.", autocompletion=bundles_from),
+    Option(help="Bundle directory or shipped name. Default: sudoku."),
 ]
 EngineOption = Annotated[str, Option(metavar="ENGINE[:PRECISION]", help="Engine, as in hrm-serve.")]
 Puzzles = Annotated[int, Option(min=1, help="Number of different puzzles.")]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_host.command import Columns, Command, Threads, taking
 
 if TYPE_CHECKING:
@@ -19,12 +18,6 @@ if TYPE_CHECKING:
 MAX_PATIENCE_S = 86_400.0  # a day; also the longest single pause
 
 main = Command("hrm-solve")
-
-
-def _kinds_from(incomplete: str) -> list[str]:
-    from hrm_puzzles import registry
-
-    return registry.names_from(incomplete)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +43,11 @@ class SolveOptions:
         str | None,
         typer.Option(
             help="Solve on this machine with a bundle: a directory or a shipped name.",
-            autocompletion=bundles_from,
         ),
     ] = None
     kind: Annotated[
         str | None,
-        typer.Option(help="Puzzle kind, if the server has several.", autocompletion=_kinds_from),
+        typer.Option(help="Puzzle kind, if the server has several."),
     ] = None
     model: Annotated[str | None, typer.Option(help="Model name, if the server has several.")] = None
     policy: Annotated[

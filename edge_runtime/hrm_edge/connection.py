@@ -46,9 +46,8 @@ REMEDIES = {
     "or name its file in SSL_CERT_FILE",
     "WRONG_VERSION_NUMBER": "write http:// in place of https://",
     "disconnected without sending": "start hrm-serve there again, or write https:// if it uses TLS",
-    "Bad file descriptor": "close the client after its last answer",
 }
-"""Parts of messages of OpenSSL and of the system, the special ones first."""
+"""Parts of messages of OpenSSL and httpx, the special ones first."""
 
 
 class Connection:

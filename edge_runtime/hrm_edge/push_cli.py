@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hrm_edge_runtime.contract.errors import Error
-from hrm_edge_runtime.contract.shipped import bundles_from, open_bundle
+from hrm_edge_runtime.contract.shipped import open_bundle
 from hrm_host.command import Command
 from hrm_host.reading import printable, text_of
 
@@ -26,9 +26,7 @@ main = Command("hrm-push")
 def push(
     bundle: Annotated[
         str,
-        typer.Argument(
-            help="A bundle's directory, or a shipped name.", autocompletion=bundles_from
-        ),
+        typer.Argument(help="A bundle's directory, or a shipped name."),
     ],
     url: Annotated[
         str | None, typer.Argument(help="Address of the server, such as http://board:8000.")

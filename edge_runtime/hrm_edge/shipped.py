@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hrm_edge_runtime.contract.shipped import bundles_from, open_bundle, shipped_bundles
+from hrm_edge_runtime.contract.shipped import open_bundle, shipped_bundles
 from hrm_host.command import AsJson, Command, runnable
 from hrm_host.progress import stages_on
 from hrm_host.reading import printable_lines
@@ -41,7 +41,6 @@ def list_models(
         list[str] | None,
         typer.Argument(
             help="Bundles, by name or directory, whose cards to print. Default: a table of all.",
-            autocompletion=bundles_from,
         ),
     ] = None,
     example: Annotated[
@@ -49,7 +48,6 @@ def list_models(
         typer.Option(
             metavar="NAME",
             help="Print a command that solves a puzzle with this model.",
-            autocompletion=bundles_from,
         ),
     ] = None,
     measured: Annotated[

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from hrm_edge_runtime.contract.shipped import bundles_from
 from hrm_host.command import Threads
 
 
@@ -18,7 +17,6 @@ class ServeOptions:
         list[str] | None,
         typer.Argument(
             help="Bundle directories or names of shipped bundles. Default: all shipped bundles.",
-            autocompletion=bundles_from,
         ),
     ] = None
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"

@@ -185,9 +185,8 @@ async def tasks(request: Request) -> Response:
 
 
 @router.get("/kinds", response_model=schema.KindsAnswer)
-async def kinds(request: Request) -> Response:
+async def kinds(_: Request) -> Response:
     """The kinds of boards that /puzzle makes, with or without a model for them."""
-    del request
     return answer_of(schema.KindsAnswer(kinds=list(pages.kinds())))
 
 
@@ -268,16 +267,14 @@ async def metrics(request: Request) -> Response:
 
 
 @router.get("/docs", response_class=HTMLResponse)
-async def docs(request: Request) -> Response:
+async def docs(_: Request) -> Response:
     """This description as a page that needs no other server."""
-    del request
     return pages.page("docs.html")
 
 
 @router.get("/", response_class=HTMLResponse)
-async def index(request: Request) -> Response:
+async def index(_: Request) -> Response:
     """A board to type a puzzle into."""
-    del request
     return pages.page("index.html")
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hrm_edge_runtime.contract.shipped import bundles_from, open_bundle
+from hrm_edge_runtime.contract.shipped import open_bundle
 from hrm_host.command import Command
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ def write_site(
         list[str] | None,
         typer.Option(
             help="Bundle of Sudokus or mazes; may be repeated. Default: sudoku and maze-8x8.",
-            autocompletion=bundles_from,
         ),
     ] = None,
     registry: Annotated[

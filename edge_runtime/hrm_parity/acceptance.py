@@ -254,7 +254,7 @@ def _sample(at_s: float, lane: Lane) -> dict[str, Any]:
         "step_ms": round(1e3 * lane.counters.mean_step_s, 3),
         "rss_mb": memory.resident_bytes() // memory.MIB or None,
         "available_mb": None if account is None else account.available_mb,
-        "temperature_c": host.hottest_c(),
+        "temperature_c": max(host.temperature_c().values(), default=None),
         "gpu_mhz": [now_mhz for now_mhz, _ in host.gpu_mhz()],
     }
 

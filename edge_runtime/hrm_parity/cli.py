@@ -17,7 +17,7 @@ from rich.table import Table
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.halting import LEARNED
-from hrm_edge_runtime.contract.shipped import bundles_from, open_bundle
+from hrm_edge_runtime.contract.shipped import open_bundle
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
 from hrm_host import command, progress
 from hrm_host.machine import num_cores
@@ -53,9 +53,7 @@ None adds all of a sum. Tensor cores may add 16.
 class ParityOptions:
     bundle: Annotated[
         str | None,
-        typer.Argument(
-            help="Bundle directory or shipped name. Default: sudoku.", autocompletion=bundles_from
-        ),
+        typer.Argument(help="Bundle directory or shipped name. Default: sudoku."),
     ] = None
     engine: Annotated[
         str,

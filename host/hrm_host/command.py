@@ -98,9 +98,10 @@ def _reachable(name: str) -> str:
     found = shutil.which(name)
     if not beside.exists() or (found is not None and Path(found) == beside):
         return name
-    path = os.pardir
-    with contextlib.suppress(FileNotFoundError):  # the current folder was removed
+    try:
         path = os.path.relpath(beside)
+    except FileNotFoundError:  # the current folder was removed
+        return str(beside)
     if path.startswith(os.pardir):
         path = str(beside)
     return path

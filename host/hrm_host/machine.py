@@ -225,9 +225,6 @@ class Host:
                 celsius[name] = millidegrees / 1000
         return celsius
 
-    def hottest_c(self) -> float | None:
-        return max(self.temperature_c().values(), default=None)
-
     def throttle_events(self) -> dict[str, int]:
         """How often the board throttled because of over-current since it started."""
         counts: dict[str, int] = {}

@@ -135,7 +135,7 @@ def give_back_freed_memory() -> None:
 
 
 class _Mallinfo(ctypes.Structure):
-    """`struct mallinfo2` of glibc 2.33 and later; the ninth value are the freed bytes it keeps."""
+    """`struct mallinfo2` of glibc 2.33 and later; the ninth value: freed bytes that it keeps."""
 
     _fields_: ClassVar = [("values", ctypes.c_size_t * 10)]
 

@@ -32,7 +32,6 @@ PuzzleName = Annotated[
     str,
     typer.Argument(
         help=f"Name of the puzzle: {', '.join(registry.names())}.",
-        autocompletion=registry.names_from,
     ),
 ]
 Out = Annotated[Path, typer.Option(help="Directory to create; it must not exist.")]

@@ -56,11 +56,6 @@ def names() -> list[str]:
     return [*(puzzle.name for puzzle in _LISTED), *sorted(others)]
 
 
-def names_from(incomplete: str) -> list[str]:
-    """The names that begin with this text."""
-    return [name for name in names() if name.startswith(incomplete)]
-
-
 def get(name: str) -> Puzzle:
     """The puzzle of a name. Raises PuzzleError with all known names for an unknown one.
 

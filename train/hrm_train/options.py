@@ -50,7 +50,6 @@ class PlanOptions:
         str | None,
         typer.Argument(
             help=f"Named recipe; options override it: {', '.join(NAMED)}.",
-            autocompletion=lambda: list(NAMED),
         ),
     ] = None
     run: Annotated[
@@ -67,7 +66,6 @@ class PlanOptions:
         str | None,
         typer.Option(
             help="Name of the puzzle. Default: arc, or the recipe's.",
-            autocompletion=registry.names_from,
         ),
     ] = None
     hw: Annotated[

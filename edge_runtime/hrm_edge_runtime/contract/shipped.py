@@ -1,7 +1,4 @@
-"""The bundles in the package, and finding a bundle by its path or name.
-
-Shell completion imports this module, so it imports packages only when they are needed.
-"""
+"""The bundles in the package, and finding a bundle by its path or name."""
 
 import re
 from pathlib import Path
@@ -47,9 +44,3 @@ def open_bundle(name: str | None = None) -> "Bundle":
     from hrm_edge_runtime.contract.bundle import Bundle
 
     return Bundle.open(find_bundle(name))
-
-
-def bundles_from(incomplete: str) -> list[str]:
-    """Names of shipped bundles, and bundle directories in the current directory."""
-    here = sorted(str(path) for path in Path().glob("*.bundle"))
-    return [name for name in (*shipped_bundles(), *here) if name.startswith(incomplete)]

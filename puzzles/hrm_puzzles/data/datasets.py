@@ -116,9 +116,10 @@ class Split:
         num_tokens = self.meta.vocab_size
         outside = values_BT[(values_BT < 0) | (values_BT >= num_tokens)]
         if outside.size:
-            problem = f"the {name} of a data set hold {outside[0]}, but its vocabulary has"
-            remedy = "find the rows with hrm-data inspect"
-            raise DatasetError(f"{problem} the tokens 0 to {num_tokens - 1}; {remedy}.")
+            raise DatasetError(
+                f"the {name} of a data set hold {outside[0]}, but its vocabulary has the tokens "
+                f"0 to {num_tokens - 1}; find the rows with hrm-data inspect."
+            )
         return values_BT.astype(np.int32)
 
 
@@ -280,8 +281,10 @@ def open_split(path: Path, split: str) -> Split:
     _require_offsets(directory, "puzzle_indices", puzzles, num_examples)
     _require_shape(directory, "puzzle_identifiers", ids, (len(puzzles) - 1,))
     if ids.min() < 0 or ids.max() >= meta.num_puzzle_identifiers:
-        problem = f"puzzle_identifiers are {ids.min()} to {ids.max()}"
-        raise _disagreement(directory, f"{problem} of {meta.num_puzzle_identifiers}")
+        raise _disagreement(
+            directory,
+            f"puzzle_identifiers are {ids.min()} to {ids.max()} of {meta.num_puzzle_identifiers}",
+        )
     _require_offsets(directory, "group_indices", groups, len(ids))
     ratings_N = None
     if (directory / f"{subset}__ratings.npy").exists():
@@ -325,8 +328,9 @@ def meta_for(puzzle: Puzzle, path: Path, split: str) -> DatasetMeta:
         raise DatasetError(f"{found}, but {expected}; choose another data set or puzzle.")
     named = recipe_at(path).get("puzzle", puzzle.name)
     if named != puzzle.name:  # puzzles of one size can share a vocabulary
-        problem = f"{path} holds {named}, but the puzzle is {puzzle.name}"
-        raise DatasetError(f"{problem}; give a data set of {puzzle.name}.")
+        raise DatasetError(
+            f"{path} holds {named}, but the puzzle is {puzzle.name}; give a data set of that."
+        )
     return meta
 
 

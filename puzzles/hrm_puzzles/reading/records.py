@@ -191,9 +191,13 @@ def _blocks(
     lines: Iterable[str], puzzles: Sequence[Puzzle]
 ) -> Iterator[tuple[bool, Iterator[tuple[int, str]]]]:
     """The numbered lines between those that part boards, and whether they are an answer."""
+
+    def parts_boards(numbered: tuple[int, str]) -> bool:
+        _, line = numbered
+        return _is_ignored(line, puzzles) or is_heading(line)
+
     is_answer = False
-    numbered = enumerate(lines, start=1)
-    for parts, group in itertools.groupby(numbered, lambda pair: _parts_boards(pair[1], puzzles)):
+    for parts, group in itertools.groupby(enumerate(lines, start=1), parts_boards):
         if parts:
             is_answer = any(ANSWER_HEADING.fullmatch(line) for _, line in group)
         else:
@@ -232,10 +236,6 @@ def _first_block(head: Sequence[str], puzzles: Sequence[Puzzle]) -> list[str]:
     for _, block in _blocks(head, puzzles):
         return [line for _, line in block]
     return []
-
-
-def _parts_boards(line: str, puzzles: Sequence[Puzzle]) -> bool:
-    return _is_ignored(line, puzzles) or is_heading(line)
 
 
 def _is_ignored(line: str, puzzles: Sequence[Puzzle]) -> bool:

@@ -139,14 +139,9 @@ def test_help_shows_no_types_and_whole_examples(name: str, monkeypatch: pytest.M
     [
         ("hrm so", {"solve"}),
         ("hrm-solve --bu", {"--bundle"}),
-        ("hrm-solve --bundle maze-", {"maze-8x8", "maze-14x14"}),
-        ("hrm-solve --kind sudoku-", {"sudoku-4x4", "sudoku-6x6"}),
-        ("hrm-serve arc", {"arc-7x7", "arc-15x15"}),
-        ("hrm-data build maze-8", {"maze-8x8"}),
-        ("hrm-train --puzzle arc-1", {"arc-10x10", "arc-15x15"}),
     ],
 )
-def test_a_shell_completes_options_bundles_and_kinds(
+def test_a_shell_completes_commands_and_options(
     line: str, offered: set[str], run: Run, monkeypatch: pytest.MonkeyPatch
 ):
     program, *_ = line.split()
