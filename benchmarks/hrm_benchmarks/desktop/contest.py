@@ -29,7 +29,6 @@ FAMILIES = {"hrm": {}, "trm": TRM, "transformer": TRANSFORMER, "relational": {}}
 PARAMETERS = 150_000  # of each compared model, about
 WIDTHS = range(8, 257, 8)  # candidates for the width of one vector
 COMPARED = ("sudoku-4x4", "sudoku-6x6", "logistics-6x6")
-PARTS = (8, 4, 2, 1)  # the number of puzzles is divided by each of these
 COLUMNS = {
     "puzzle": "{puzzle}",
     "model": "{model}",
@@ -76,10 +75,9 @@ def parts(
     num_train, num_test = sizes
     puzzle = registry.get(name)
     usual = recipe_for(preset, puzzle, batch_size=16)
-    tenth = num_samples // 10
-    recipe = replace(usual, seed=seed, total_samples=num_samples, warmup_samples=tenth)
-    for part in PARTS:
-        data = built(name, folder / f"{part}", (max(1, num_train // part), num_test))
+    recipe = replace(usual, seed=seed, total_samples=num_samples, warmup_samples=num_samples // 10)
+    for part in (8, 4, 2, 1):
+        data = built(name, folder / f"{part}", (num_train // part, num_test))
         source = batches.open_source(data, "train", puzzle)
         config = config_for(preset, puzzle, source.num_puzzle_ids)
         row = trained(

@@ -199,7 +199,9 @@ class OnnxEngine(Engine):
             ) from error
         self._current = 1 - self._current
         self._inputs["fresh_B"][:num_active] = False
-        outputs = {name: rows[:num_active] for name, rows in self._outputs.items()}
+        outputs: Arrays = {}
+        for name, rows in self._outputs.items():
+            outputs[name] = rows[:num_active]
         return StepOutput(**outputs)
 
     def close(self) -> None:
