@@ -41,9 +41,7 @@ class SolveOptions:
     ] = None
     bundle: Annotated[
         str | None,
-        typer.Option(
-            help="Solve on this machine with a bundle: a directory or a shipped name.",
-        ),
+        typer.Option(help="Solve on this machine with a bundle: a directory or a shipped name."),
     ] = None
     kind: Annotated[
         str | None,

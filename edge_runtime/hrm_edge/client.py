@@ -215,7 +215,7 @@ class Client:
     def _call(
         self, fields: type[Fields], method: str, path: str, request: SolveRequest | None = None
     ) -> Fields:
-        """An answer; without a puzzle, an address where nobody listens is not tried again."""
+        """Send a request until it has an answer; one without a puzzle fails if nobody listens."""
         retry = RetryPolicy(limit_s=self._patience_s)
         while True:
             try:

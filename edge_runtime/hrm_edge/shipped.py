@@ -40,7 +40,7 @@ def list_models(
     bundles: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Bundles, by name or directory, whose cards to print. Default: a table of all.",
+            help="Bundles, by name or directory, whose cards to print. Default: a table of all."
         ),
     ] = None,
     example: Annotated[
@@ -129,7 +129,8 @@ def _architectures(found: list[dict[str, Any]]) -> str:
     network_of = {model["name"]: model["architecture"] for model in found}
     common = mode(network_of.values())
     rare = [f"{name}: {network}; " for name, network in network_of.items() if network != common]
-    return f"{''.join(rare)}the others: {common}"
+    others = "the others" if rare else "all"
+    return f"{''.join(rare)}{others}: {common}"
 
 
 def _accuracy_cells(model: dict[str, Any]) -> tuple[str, str]:

@@ -16,7 +16,7 @@ class ServeOptions:
     bundles: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Bundle directories or names of shipped bundles. Default: all shipped bundles.",
+            help="Bundle directories or names of shipped bundles. Default: all shipped bundles."
         ),
     ] = None
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"

@@ -40,7 +40,7 @@ def write_site(
     bundle: Annotated[
         list[str] | None,
         typer.Option(
-            help="Bundle of Sudokus or mazes; may be repeated. Default: sudoku and maze-8x8.",
+            help="Bundle of Sudokus or mazes; may be repeated. Default: sudoku and maze-8x8."
         ),
     ] = None,
     registry: Annotated[

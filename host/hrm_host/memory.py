@@ -65,7 +65,7 @@ def read_memory(machine: Host | None = None) -> Memory | None:
     mb = {name: int(kib) // 1024 for name, kib in pairs}
     return Memory(
         total_mb=mb["MemTotal"],
-        available_mb=mb.get("MemAvailable", mb.get("MemFree", 0)),  # Windows' first WSL has one
+        available_mb=mb.get("MemAvailable", mb.get("MemFree", 0)),  # WSL 1 lacks the first
         swap_mb=mb.get("SwapTotal", 0),
         swap_free_mb=max(0, mb.get("SwapFree", 0) - zram_free_kib // 1024),
         gpu_mb=mb.get("NvMapMemUsed", 0),
@@ -135,7 +135,7 @@ def give_back_freed_memory() -> None:
 
 
 class _Mallinfo(ctypes.Structure):
-    """`struct mallinfo2` of glibc 2.33 and later; the ninth value: freed bytes that it keeps."""
+    """`struct mallinfo2` of glibc 2.33 and later; its ninth value counts the freed bytes."""
 
     _fields_: ClassVar = [("values", ctypes.c_size_t * 10)]
 

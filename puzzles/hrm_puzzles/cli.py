@@ -30,9 +30,7 @@ main = Command(
 
 PuzzleName = Annotated[
     str,
-    typer.Argument(
-        help=f"Name of the puzzle: {', '.join(registry.names())}.",
-    ),
+    typer.Argument(help=f"Name of the puzzle: {', '.join(registry.names())}."),
 ]
 Out = Annotated[Path, typer.Option(help="Directory to create; it must not exist.")]
 

@@ -194,7 +194,7 @@ def test_a_length_that_is_none_is_named_with_an_example(length: str):
 @pytest.mark.parametrize("window", [(-1, 2), (0, 0)])
 def test_a_profile_has_a_step(window: tuple[int, int], tmp_path: Path):
     sentence = rejected(app, "--run", tmp_path / "run", "--profile", "--profile-window", *window)
-    assert "then at least 1 step to profile" in sentence
+    assert "the number to profile, 1 or more" in sentence
 
 
 def test_the_city_recipe_has_the_figures_of_its_notes():

@@ -48,9 +48,7 @@ class PlanOptions:
 
     recipe: Annotated[
         str | None,
-        typer.Argument(
-            help=f"Named recipe; options override it: {', '.join(NAMED)}.",
-        ),
+        typer.Argument(help=f"Named recipe; options override it: {', '.join(NAMED)}."),
     ] = None
     run: Annotated[
         Path | None, typer.Option(help="Directory of the run. Default: runs/PUZZLE or runs/RECIPE.")
@@ -64,9 +62,7 @@ class PlanOptions:
     ] = None
     puzzle: Annotated[
         str | None,
-        typer.Option(
-            help="Name of the puzzle. Default: arc, or the recipe's.",
-        ),
+        typer.Option(help="Name of the puzzle. Default: arc, or the recipe's."),
     ] = None
     hw: Annotated[
         str | None,

@@ -49,8 +49,8 @@ def train(options: TrainOptions) -> None:
     skipped, profiled = options.profile_window
     if skipped < 0 or profiled < 1:
         raise ValueError(
-            f"--profile-window is {skipped} {profiled}; give steps to skip, of which 0 are none, "
-            "then at least 1 step to profile"
+            f"--profile-window is {skipped} {profiled}; give the number of steps to "
+            "skip, 0 or more, then the number to profile, 1 or more"
         )
     if options.wandb:
         telemetry.require_wandb()

@@ -69,7 +69,7 @@ def _options(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _sizes(path: Path, size: int, *, may_fill_disk: bool) -> str:
-    """What a data set takes and the disk has; raises ValueError if the disk needs a decision."""
+    """What a data set takes and the disk has; raises ValueError if it is too much."""
     folder = next(parent for parent in path.absolute().parents if parent.is_dir())
     free = shutil.disk_usage(folder).free
     sizes = f"at most {size / GIB:.1f} GiB; {free / GIB:.1f} GiB are free there"

@@ -91,7 +91,7 @@ def test_the_table_lists_each_model(columns: int, monkeypatch: pytest.MonkeyPatc
 def test_times_are_measured_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert "models --measure times them on this CPU" in succeeded(models).stdout
-    succeeded(models, "sudoku-6x6", "--measure")
+    assert "\nall: relational\n" in succeeded(models, "sudoku-6x6", "--measure").stdout
     (model,) = json_of(models, "sudoku-6x6")
     assert set(model["segment_ms"]) == {"fp32", "fp16", "int8"}
     assert model["auto"] in model["segment_ms"]
