@@ -13,28 +13,15 @@ from hrm_puzzles.puzzle import Parsed, Puzzle, PuzzleError
 SUDOKU = registry.get("sudoku")
 QUESTION = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 ROWS = textwrap.wrap(QUESTION, 9)
-LINES = "\n".join(ROWS)
 DIGITS = np.array(list(QUESTION.replace(".", "0")), dtype=np.int8)
 FLAT = DIGITS.tolist()
 LISTS = DIGITS.reshape(9, 9).tolist()
-NOTATIONS = {
-    "underscores": QUESTION.replace(".", "_"),
-    "spaces": QUESTION.replace(".", " "),
-    "lines of dashes": LINES.replace(".", "-"),
-}
 
 
 def rejection(notation: object, puzzle: Puzzle = SUDOKU) -> PuzzleError:
     with pytest.raises(PuzzleError) as caught:
         puzzle.parse(notation)
     return caught.value
-
-
-@pytest.mark.parametrize("name", NOTATIONS)
-def test_every_notation_is_read_alike_and_written_back(name: str):
-    parsed = SUDOKU.parse(NOTATIONS[name])
-    assert parsed.grid.tolist() == LISTS
-    assert SUDOKU.write(parsed.grid, parsed.notation) == NOTATIONS[name]
 
 
 @pytest.mark.parametrize(("side", "last"), [(12, "C"), (16, "G")])

@@ -13,12 +13,6 @@ BOARD_6 = SudokuBoard(box_rows=2, box_cols=3)
 BOARD_4 = SudokuBoard(box_rows=2, box_cols=2)
 BOARDS = [BOARD_4, BOARD_6, BOARD_9]
 NAMES = ["sudoku-4x4", "sudoku-6x6", "sudoku"]
-CASES = []
-for board_name in NAMES:
-    for level in registry.get(board_name).difficulties:
-        if level != "extreme":  # takes far too long
-            CASES.append((board_name, level))
-
 # Questions of this project. Another implementation of the same definition counted their ratings.
 RATED = [
     (".....856.....9...43..4.5....76..4..91.9.7.3...........5..24..7...3..1....9...7..5", 0),
@@ -87,15 +81,6 @@ def test_number_of_solutions_is_that_of_plain_trying(board: SudokuBoard):
             assert found == plain_count(board, cells.tolist())
         counts.add(found)
     assert counts >= {0, 2}
-
-
-@pytest.mark.parametrize(("name", "difficulty"), CASES)
-def test_generated_questions_have_one_solution(name: str, difficulty: str):
-    puzzle = registry.get(name)
-    rng = np.random.default_rng(11)
-    for _ in range(2):
-        example = puzzle.generate(rng, difficulty)
-        assert plain_count(puzzle, example.question.reshape(-1).tolist()) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
