@@ -50,22 +50,6 @@ def test_faulty_row_is_refused_with_its_line(tmp_path: Path, line: str, fault: s
     assert f"{fault}; " in str(caught.value)
 
 
-def maze_row(path: str = "o") -> str:
-    """A 10x10 maze with an open first row. Its rows may begin and end with spaces."""
-    walls = "#" * 94
-    return f"made, S  G{walls} , S{path * 2}G{walls} ,4"
-
-
-def test_mazes_are_read_in_the_same_form_with_the_spaces_at_their_ends(tmp_path: Path):
-    maze = registry.get("maze-10x10")
-    rows = read_examples(written(tmp_path, HEADER, maze_row()), maze).rows
-    assert rows["inputs"][0, :6].tolist() == [2, 3, 2, 2, 4, 1]
-    assert rows["labels"][0, :6].tolist() == [2, 3, 5, 5, 4, 1]
-    assert rows["inputs"][0, 99] == 2
-    with pytest.raises(DatasetError, match=r"line 2: the answer .* does not solve the question"):
-        read_examples(written(tmp_path, HEADER, maze_row(" ")), maze)
-
-
 def found(
     source: object, puzzle: Puzzle = SMALL, count: int = 6, data: Path | None = None
 ) -> Questions:
@@ -119,8 +103,9 @@ CITY = registry.get("logistics-6x6")
 SUDOKU = registry.get("sudoku-6x6")
 SHAPES = {
     "a million games": (SUDOKU, "quizzes,solutions", "{zeros},{a}"),
-    "Sudoku-Extreme": (SUDOKU, "source,question,answer,rating", "made,{q},{a},{r}"),
-    "Maze-Hard": (MAZE, "source,question,answer,rating", "made,{q},{a},{r}"),
+    "Sudoku-Extreme": (SUDOKU, HEADER, "made,{q},{a},{r}"),
+    "Maze-Hard": (MAZE, HEADER, "made,{q},{a},{r}"),
+    "spaces at both ends": (MAZE, HEADER, "made,{spaces},{a},{r}"),
     "answer first": (SUDOKU, "No.;Lösung;Start", "7;{a};{q}"),
     "tabs": (MAZE, "Puzzle\tSolution\t", "{q}\t{a}\t"),
     "questions alone": (MAZE, "puzzle", "{q}"),
@@ -133,7 +118,8 @@ def filled(row: str, puzzle: Puzzle, example: Example) -> str:
     """A row in the shape of a well-known data set with the values of an example."""
     question = puzzle.asked(example.question, "").replace("\n", "")
     answer = puzzle.asked(example.answer, "").replace("\n", "")
-    return row.format(q=question, zeros=question.replace(".", "0"), a=answer, r=example.rating)
+    marked = {"zeros": question.replace(".", "0"), "spaces": question.replace(".", " ")}
+    return row.format(q=question, a=answer, r=example.rating, **marked)
 
 
 @pytest.mark.parametrize(("puzzle", "header", "row"), SHAPES.values(), ids=SHAPES)

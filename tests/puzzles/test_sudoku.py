@@ -1,18 +1,23 @@
-"""Sudokus: tokens, check and symmetries; exact and bounded counts of solutions; ratings."""
+"""Sudokus: tokens, digits, check, symmetries; exact and bounded counts of solutions; ratings."""
+
+import textwrap
+import time
 
 import numpy as np
 import pytest
 
 from hrm_puzzles import registry
-from hrm_puzzles.puzzle import RIGHT, WRONG, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import RIGHT, WRONG, Parsed, Puzzle, PuzzleError
 from hrm_puzzles.sudoku.board import SudokuBoard
 from hrm_puzzles.sudoku.solver import rating, solve
+from hrm_puzzles.sudoku.sudoku import WELL_KNOWN
 
 BOARD_9 = SudokuBoard(box_rows=3, box_cols=3)
 BOARD_6 = SudokuBoard(box_rows=2, box_cols=3)
 BOARD_4 = SudokuBoard(box_rows=2, box_cols=2)
 BOARDS = [BOARD_4, BOARD_6, BOARD_9]
 NAMES = ["sudoku-4x4", "sudoku-6x6", "sudoku"]
+
 # Questions of this project. Another implementation of the same definition counted their ratings.
 RATED = [
     (".....856.....9...43..4.5....76..4..91.9.7.3...........5..24..7...3..1....9...7..5", 0),
@@ -166,3 +171,46 @@ def test_rendered_answer_puts_its_givens_in_brackets():
     board = puzzle.render(example.answer, example.question)
     assert board.count("[") == np.count_nonzero(example.question)
     assert board.count(".") == 0
+
+
+@pytest.mark.parametrize(("side", "last"), [(12, "C"), (16, "G")])
+def test_digits_of_a_large_board_from_ten_on_are_letters(side: int, last: str):
+    puzzle = registry.get(f"sudoku-{side}x{side}")
+    example = puzzle.generate(np.random.default_rng(5), "easy")
+    line = puzzle.asked(example.question, "")
+    assert isinstance(line, str)
+    assert max(line) == last
+    rows = example.question.tolist()
+    flat = example.question.reshape(-1).tolist()
+    lines = textwrap.wrap(line, side)
+    for form in (line, line.lower(), "\n".join(lines), lines, rows, flat):
+        parsed = puzzle.parse(form)
+        assert parsed.grid.tolist() == rows
+        assert puzzle.write(parsed.grid, parsed.notation) == form
+    framed = puzzle.render(example.question)
+    assert puzzle.parse(framed).grid.tolist() == rows
+    with pytest.raises(PuzzleError) as beyond:
+        puzzle.parse(line.replace(".", chr(ord(last) + 1), 1))
+    assert beyond.value.rule == "bad-character"
+    assert f"A to {last} for 10 to {side}" in beyond.value.remedy
+
+
+def test_a_line_of_dashes_may_be_a_row_of_blanks():
+    parsed = registry.get("sudoku-4x4").parse("1234\n----\n2143\n4321")
+    assert parsed.grid[1].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("question", ["." * 81, WELL_KNOWN[:30] + "." * 51])
+def test_more_than_one_solution_names_a_cell_and_two_digits_for_it(question: str):
+    with pytest.raises(PuzzleError) as rejected:
+        registry.get("sudoku").parse(question)
+    assert rejected.value.rule == "many-solutions"
+    row, column = rejected.value.cell
+    assert f"row {row}, column {column} can be" in str(rejected.value)
+
+
+def test_question_too_hard_to_judge_is_let_through_in_bounded_time():
+    endless = ".....5.8....6.1.43..........1.5........1.6...3.......553.....61........4........."
+    began = time.process_time()
+    assert isinstance(registry.get("sudoku").parse(endless), Parsed)
+    assert time.process_time() - began < 1.0  # some 20 ms on an idle core
