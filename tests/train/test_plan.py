@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from cli_tools import ran, rejected, succeeded
+from cli_tools import ran, succeeded
 from files import ROOT
 from puzzle_tools import write_tasks
 
@@ -183,18 +183,6 @@ def test_lengths_may_be_given_in_passes_over_the_data_set(data: Path, tmp_path: 
     assert recipe_of(recipe="city", data=tmp_path / "absent").total_samples == 5 * 960
     with pytest.raises(ValueError, match="absent does not exist; build it first"):
         recipe_of(puzzle="arc", data=tmp_path / "absent")
-
-
-@pytest.mark.parametrize("length", ["-1 passes", "2 epochs", "nan", "1e400"])
-def test_a_length_that_is_none_is_named_with_an_example(length: str):
-    sentence = rejected(app, "--puzzle", "maze", "--dry-run", "--set", f"total_samples={length}")
-    assert f"total_samples='{length}' is not of type int; give a value such as" in sentence
-
-
-@pytest.mark.parametrize("window", [(-1, 2), (0, 0)])
-def test_a_profile_has_a_step(window: tuple[int, int], tmp_path: Path):
-    sentence = rejected(app, "--run", tmp_path / "run", "--profile", "--profile-window", *window)
-    assert "the number to profile, 1 or more" in sentence
 
 
 def test_the_city_recipe_has_the_figures_of_its_notes():

@@ -24,20 +24,30 @@ def test_a_gpu_trains_as_the_cpu_does(data: Path, hardware: Hardware, gap: float
     assert losses(small_trainer(data, hardware, window=2), 5) == pytest.approx(expected, rel=gap)
 
 
+LENGTH = "is not of type int; give a value such as"
+WINDOW = "the number to profile, 1 or more"
+
+
 @pytest.mark.parametrize(
-    ("option", "sentence"),
+    ("options", "sentence"),
     [
-        (["--set", "learning=1"], "unknown setting 'learning'"),
-        (["--set", "lr=fast"], "is not of type float"),
-        (["--hw", "abacus"], "--hw 'abacus' is unknown"),
-        (["--puzzle", "sudoku"], "choose another data set or puzzle"),
+        (["--set=learning=1"], "unknown setting 'learning'"),
+        (["--set=lr=fast"], "is not of type float"),
+        (["--set=total_samples=-1 passes"], f"total_samples='-1 passes' {LENGTH}"),
+        (["--set=total_samples=2 epochs"], LENGTH),
+        (["--set=total_samples=nan"], LENGTH),
+        (["--set=total_samples=1e400"], LENGTH),
+        (["--hw=abacus"], "--hw 'abacus' is unknown"),
+        (["--puzzle=sudoku"], "choose another data set or puzzle"),
+        (["--profile", "--profile-window", "-1", "2"], WINDOW),
+        (["--profile", "--profile-window", "0", "0"], WINDOW),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(
-    data: Path, tmp_path: Path, option: list[str], sentence: str
+    data: Path, tmp_path: Path, options: list[str], sentence: str
 ):
     run = tmp_path / "run"
-    arguments = ["--run", str(run), "--data", str(data), "--puzzle", "sudoku-4x4", *option]
+    arguments = ["--run", run, "--data", data, "--puzzle", "sudoku-4x4", *options]
     assert sentence in rejected(app, *arguments)
     assert not run.exists()
 
