@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_tools import json_of, ran
-from simulated_device import Device, SimulatedEngine, served
+from simulated_device import Device, SimulatedEngine
 from tiny_bundle import write_tiny_bundle
 
 from hrm_benchmarks import load, peers, policies
@@ -204,29 +204,3 @@ def test_ratios_are_taken_within_a_round():
     summary = peers.summary(theirs, ours)
     assert (summary["ratio_low"], summary["ratio"], summary["ratio_high"]) == (1, 2, 3)
     assert peers.summary(ours, ours)["ratio"] == 1
-
-
-MAX_SEGMENTS = 4
-
-
-def seconds_of_policies(num_slots: int) -> dict[str, float]:
-    seconds = {}
-    for policy in policies.POLICIES:
-        bench, engine = simulated([1, 2, 3, 4] * 2, num_slots, MAX_SEGMENTS)
-        latencies_s, _ = served(policy, bench, engine)
-        assert len(latencies_s) == 8
-        seconds[policy.name] = engine.now_s()
-    return seconds
-
-
-@pytest.mark.parametrize("num_slots", [1, 2, 4])
-def test_refilling_is_never_slower_if_a_step_takes_as_long_for_any_batch(num_slots: int):
-    seconds = seconds_of_policies(num_slots)
-    assert seconds["refill"] == min(seconds.values())
-    assert seconds["refill"] < seconds["fixed"]
-
-
-def test_with_one_slot_all_policies_that_stop_early_are_equal():
-    seconds = seconds_of_policies(1)
-    assert seconds.pop("fixed") == 8 * MAX_SEGMENTS
-    assert set(seconds.values()) == {2 * (1 + 2 + 3 + 4)}
