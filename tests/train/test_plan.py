@@ -14,7 +14,7 @@ from files import ROOT
 from puzzle_tools import write_tasks
 
 from hrm_model import checkpoint
-from hrm_model.families import model_of, num_parameters_of
+from hrm_model.families import num_parameters_of
 from hrm_puzzles import registry
 from hrm_puzzles.cli import main as data_app
 from hrm_puzzles.data.datasets import DatasetError
@@ -260,22 +260,17 @@ def test_a_named_recipe_fits_its_puzzle(name: str, data: Path, tmp_path: Path):
         plan_of(options)
 
 
-def test_relational_weights_train_on_from_another_board(data: Path, tmp_path: Path):
-    larger = model_of(config_for("relational", registry.get("sudoku"), 1))
-    checkpoint.save(tmp_path / "step_1", larger, {})
-    plan = planned(tmp_path, "sudoku-4x4", data, init=tmp_path / "step_1")
+def test_a_run_starts_from_a_shipped_model_of_another_board(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(ROOT)
+    plan = planned(tmp_path, "sudoku-4x4", data, init=Path("sudoku"))
     model = trainer_from(plan).model
+    assert plan.config == model.config
     assert (model.config.num_symbols, model.config.seq_len) == (4, 16)
+    larger, _ = checkpoint.load(Path("model/checkpoints/sudoku"))
     for name, weights in model.named_parameters():
         assert torch.equal(weights, larger.get_parameter(name))
-
-
-def test_a_run_starts_from_a_shipped_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(ROOT)
-    options = PlanOptions(run=tmp_path / "run", puzzle="sudoku-6x6", hw="cpu", init=Path("sudoku"))
-    plan = draft(options, PRESETS["cpu"])
-    assert plan.init == Path("model/checkpoints/sudoku")
-    assert plan.config.board == registry.get("sudoku-6x6").geometry.board
 
 
 def test_tuning_finds_a_micro_batch_and_keeps_the_batch(data: Path, tmp_path: Path):
