@@ -70,19 +70,21 @@ def architecture(positions: str = "rope", cycles: tuple[int, int] = (2, 2)) -> d
     }
 
 
-class Weights:
-    """Random weights under their published names."""
+def matrix(outputs: int, inputs: int, gain: float = 0.7) -> tuple[tuple[int, int], float]:
+    """A shape and its spread.
 
-    def __init__(self, seed: int) -> None:
-        self.generator = torch.Generator().manual_seed(seed)
-        self.state = {}
+    At a gain of 1 an untrained recurrence is chaotic: no implementation agrees to 1e-5.
+    """
+    return (outputs, inputs), gain * inputs**-0.5
 
-    def add(self, name: str, *shape: int, spread: float) -> None:
-        self.state[f"inner.{name}"] = spread * torch.randn(shape, generator=self.generator)
 
-    def matrix(self, name: str, outputs: int, inputs: int, gain: float = 0.7) -> None:
-        """At a gain of 1 an untrained recurrence is chaotic: no implementation agrees to 1e-5."""
-        self.add(f"{name}.weight", outputs, inputs, spread=gain * inputs**-0.5)
+def random_state(shapes: dict[str, tuple[tuple[int, ...], float]], seed: int) -> State:
+    """Weights of these shapes and spreads under their published names."""
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, (shape, spread) in shapes.items():
+        state[f"inner.{name}"] = spread * torch.randn(shape, generator=generator)
+    return state
 
 
 def published_state(
@@ -94,26 +96,27 @@ def published_state(
     table: tuple[int, int] = (IDS, 40),
 ) -> State:
     """Return weights; `table` is the shape of the puzzle table, which is left out if empty."""
-    weights = Weights(seed)
     spread = WIDTH**-0.5
-    weights.add("H_init", WIDTH, spread=1)
-    weights.add("L_init", WIDTH, spread=1)
-    weights.add("embed_tokens.embedding_weight", vocab, WIDTH, spread=spread)
-    weights.add("lm_head.weight", vocab, WIDTH, spread=spread)
-    weights.add("q_head.weight", 2, WIDTH, spread=0.3)
-    weights.add("q_head.bias", 2, spread=1)
+    shapes = {
+        "H_init": ((WIDTH,), 1),
+        "L_init": ((WIDTH,), 1),
+        "embed_tokens.embedding_weight": ((vocab, WIDTH), spread),
+        "lm_head.weight": ((vocab, WIDTH), spread),
+        "q_head.weight": ((2, WIDTH), 0.3),
+        "q_head.bias": ((2,), 1),
+    }
     if table[1]:
-        weights.add("puzzle_emb.weights", *table, spread=0.3)
+        shapes["puzzle_emb.weights"] = (table, 0.3)
     if positions == "learned":
-        weights.add("embed_pos.embedding_weight", SEQ_LEN + prefix, WIDTH, spread=spread)
+        shapes["embed_pos.embedding_weight"] = ((SEQ_LEN + prefix, WIDTH), spread)
     for level in levels:
         for layer in range(LAYERS):
             key = f"{level}_level.layers.{layer}"
-            weights.matrix(f"{key}.self_attn.qkv_proj", 3 * WIDTH, WIDTH)
-            weights.matrix(f"{key}.self_attn.o_proj", WIDTH, WIDTH)
-            weights.matrix(f"{key}.mlp.gate_up_proj", 2 * INNER, WIDTH)
-            weights.matrix(f"{key}.mlp.down_proj", WIDTH, INNER)
-    return weights.state
+            shapes[f"{key}.self_attn.qkv_proj.weight"] = matrix(3 * WIDTH, WIDTH)
+            shapes[f"{key}.self_attn.o_proj.weight"] = matrix(WIDTH, WIDTH)
+            shapes[f"{key}.mlp.gate_up_proj.weight"] = matrix(2 * INNER, WIDTH)
+            shapes[f"{key}.mlp.down_proj.weight"] = matrix(WIDTH, INNER)
+    return random_state(shapes, seed)
 
 
 def prefixed(state: State, prefix: str) -> State:
@@ -141,11 +144,12 @@ def run(tmp_path: Path) -> Path:
 class Reference:
     """The published formulas for one row, in float64: only the model's own rounding differs."""
 
-    prefix = 2  # 40 values need two prefix positions of 32
-
-    def __init__(self, state: State, positions: str, cycles: tuple[int, int]) -> None:
+    def __init__(
+        self, state: State, positions: str, cycles: tuple[int, int], prefix: int = 2
+    ) -> None:
         self.cycles = cycles
         self.positions = positions
+        self.prefix = prefix  # 40 values need two positions of 32
         self.w = {}
         for name, tensor in state.items():
             self.w[name.removeprefix("inner.")] = tensor.double()
@@ -179,7 +183,10 @@ class Reference:
         h = state + injection
         for layer in range(LAYERS):
             key = f"{name}_level.layers.{layer}."
-            h = self.rms(h + self.attention(key, h))
+            if key + "mlp_t.down_proj.weight" in self.w:  # a SwiGLU over positions
+                h = self.rms(h.T + self.mlp(key + "mlp_t", h.T)).T
+            else:
+                h = self.rms(h + self.attention(key, h))
             h = self.rms(h + self.mlp(key + "mlp", h))
         return h
 
@@ -195,6 +202,7 @@ class Reference:
     def run(self, tokens: Tensor, puzzle_id: int) -> tuple[Tensor, Tensor]:
         """Return logits and both halting values of every segment."""
         x = self.embed(tokens, puzzle_id)
+        high = "H" if "H_level.layers.0.mlp.down_proj.weight" in self.w else "L"  # TRM has one
         z_high = self.w["H_init"].expand_as(x)
         z_low = self.w["L_init"].expand_as(x)
         logits = []
@@ -203,7 +211,7 @@ class Reference:
             for _ in range(self.cycles[0]):
                 for _ in range(self.cycles[1]):
                     z_low = self.level("L", z_low, z_high + x)
-                z_high = self.level("H", z_high, z_low)
+                z_high = self.level(high, z_high, z_low)
             q.append(self.w["q_head.weight"] @ z_high[0] + self.w["q_head.bias"])
             logits.append(z_high[self.prefix :] @ self.w["lm_head.weight"].T)
         return torch.stack(logits), torch.stack(q)
@@ -238,34 +246,17 @@ def test_segments_equal_formulas(tmp_path: Path, positions: str, cycles: tuple[i
     assert_computes(reference, model, TOLERANCE)
 
 
-class TrmReference(Reference):
-    """One level for both; `mlp_t` is a SwiGLU over positions in place of attention."""
-
-    prefix = TRM_PREFIX
-
-    def level(self, _: str, state: Tensor, injection: Tensor) -> Tensor:
-        h = state + injection
-        for layer in range(LAYERS):
-            key = f"L_level.layers.{layer}."
-            if key + "mlp_t.down_proj.weight" in self.w:
-                h = self.rms(h.T + self.mlp(key + "mlp_t", h.T)).T
-            else:
-                h = self.rms(h + self.attention(key, h))
-            h = self.rms(h + self.mlp(key + "mlp", h))
-        return h
-
-
 def write_trm(directory: Path, positions: str, *, mixes: bool, alone: bool) -> State:
     num_positions = TRM_PREFIX + SEQ_LEN
     state = published_state(positions, prefix=TRM_PREFIX, levels="L")
     if mixes:
         state = {name: tensor for name, tensor in state.items() if "self_attn" not in name}
-        mixer = Weights(8)
+        mixer = {}
         for layer in range(LAYERS):
             key = f"L_level.layers.{layer}.mlp_t"
-            mixer.matrix(f"{key}.gate_up_proj", 2 * INNER, num_positions, gain=0.5)
-            mixer.matrix(f"{key}.down_proj", num_positions, INNER, gain=0.5)
-        state |= mixer.state
+            mixer[f"{key}.gate_up_proj.weight"] = matrix(2 * INNER, num_positions, gain=0.5)
+            mixer[f"{key}.down_proj.weight"] = matrix(num_positions, INNER, gain=0.5)
+        state |= random_state(mixer, 8)
     arch = architecture(positions, (2, 3))
     arch |= {"name": "recursive_reasoning.trm@TinyRecursiveReasoningModel_ACTV1"}
     arch |= {"H_layers": 0, "mlp_t": mixes, "puzzle_emb_len": TRM_PREFIX}
@@ -291,7 +282,7 @@ def test_a_published_trm_equals_its_formulas(
 ):
     """TRM's code halts if q_halt > 0, and with a continue head if q_halt > q_continue."""
     state = write_trm(tmp_path, positions, mixes=mixes, alone=alone)
-    reference = TrmReference(state, positions, (2, 3))
+    reference = Reference(state, positions, (2, 3), TRM_PREFIX)
     model = model_from_published(tmp_path, SEQ_LEN)
     assert model.config.halt_rule == ("q_halt" if alone else "difference")
     assert_computes(reference, model, TRM_TOLERANCE)
