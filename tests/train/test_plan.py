@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from cli_tools import ran, succeeded
-from files import ROOT
+from files import ROOT, text_of
 from puzzle_tools import write_tasks
 
 from hrm_model import checkpoint
@@ -380,3 +380,5 @@ def test_every_setting_that_a_page_or_a_script_names_exists():
             named |= set(re.findall(r"--set (\w+)=", text))
     assert len(named) > 20
     assert named <= known
+    settings = re.findall(r"--set ([a-z_]+=[a-z\d][\w.%-]*)", text_of("docs/training.md"))
+    draft(PlanOptions(puzzle="sudoku-4x4", settings=settings), PRESETS["cpu"])
