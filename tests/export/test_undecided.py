@@ -11,6 +11,7 @@ from export_tools import data_set, small_model
 
 from hrm_calibration.judge import ParityError, doubt_about, require_small_loss
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.manifest import Manifest
 from hrm_edge_runtime.engines.factory import choose
 from hrm_export.cli import main as app
 from hrm_model import checkpoint
@@ -109,13 +110,8 @@ def test_auto_skips_an_undecided_precision(undecided: tuple[Path, str]):
     assert choose(sure, "cuda").precision == "fp16"
 
 
-def test_undecided_is_optional_and_names_precisions(undecided: tuple[Path, str]):
+def test_undecided_names_precisions(undecided: tuple[Path, str]):
     path, _ = undecided
     fields = json.loads((path / "manifest.json").read_text())
-    del fields["undecided"]
-    bundle = Bundle.open(path)
-    older = type(bundle.manifest).model_validate(fields)
-    assert older.undecided == {}
-    assert older.decided == list(older.precisions)
     with pytest.raises(ValueError, match="undecided names"):
-        type(bundle.manifest).model_validate({**fields, "undecided": {"int4": "loss"}})
+        Manifest.model_validate({**fields, "undecided": {"int4": "loss"}})
