@@ -36,9 +36,9 @@ def fresh_model(**changes: Any) -> HRM:
     return model_of(HRMConfig(**{**vars(SIZES), **changes})).eval()
 
 
-def tokens(num_rows: int) -> Tensor:
-    rng = np.random.default_rng(0)
-    return torch.from_numpy(rng.integers(1, 6, (num_rows, 16)))
+def random_tokens(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(1, 6, (2, *shape), generator=generator)
 
 
 def ids(num_rows: int) -> Tensor:
@@ -72,7 +72,7 @@ def test_gradients_pass_the_last_call_of_each_level_and_no_carry():
     z_high_BND = start.z_high_BND.clone().requires_grad_()
     z_low_BND = start.z_low_BND.clone().requires_grad_()
     carry = Carry(z_high_BND, z_low_BND)
-    output = model.segment(carry, tokens(2), ids(2))
+    output = model.segment(carry, random_tokens(16), ids(2))
     learn(output)
     assert carry.z_high_BND.grad is None
     assert not output.carry.z_low_BND.requires_grad
@@ -87,10 +87,10 @@ def test_gradients_of_a_trm_pass_the_whole_last_cycle_and_no_other(more: dict[st
     one_cycle.load_state_dict(model.state_dict())
     carry = model.start(2)
     vector_BE = torch.zeros(2, 48)
-    learn(model.think(carry, tokens(2), vector_BE))
+    learn(model.think(carry, random_tokens(16), vector_BE))
     for _ in range(2):
-        carry = one_cycle.think(carry, tokens(2), vector_BE).carry.detach()
-    learn(one_cycle.think(carry, tokens(2), vector_BE))
+        carry = one_cycle.think(carry, random_tokens(16), vector_BE).carry.detach()
+    learn(one_cycle.think(carry, random_tokens(16), vector_BE))
     for name, parameter in model.low_level.named_parameters():
         expected = one_cycle.low_level.get_parameter(name).grad
         assert torch.equal(parameter.grad, expected)
@@ -99,13 +99,13 @@ def test_gradients_of_a_trm_pass_the_whole_last_cycle_and_no_other(more: dict[st
 
 def test_the_transformer_ignores_its_carry_and_every_block_learns():
     model = fresh_model(**TRANSFORMER)
-    output = model.segment(stale_carry(), tokens(2), ids(2))
-    from_start = model.segment(model.start(2), tokens(2), ids(2))
+    output = model.segment(stale_carry(), random_tokens(16), ids(2))
+    from_start = model.segment(model.start(2), random_tokens(16), ids(2))
     assert torch.equal(output.logits_BTV, from_start.logits_BTV)
     assert torch.equal(output.q_halt_B, from_start.q_halt_B)
     assert torch.equal(from_start.carry.z_high_BND, model.start(2).z_high_BND)
     model = fresh_model(**TRANSFORMER, high_layers=2, low_layers=3)
-    learn(model.segment(model.start(2), tokens(2), ids(2)))
+    learn(model.segment(model.start(2), random_tokens(16), ids(2)))
     for name, parameter in model.named_parameters():
         assert "q_head" in name or has_gradient(parameter)
 
@@ -165,11 +165,6 @@ def test_weights_of_a_grid_do_not_know_its_size():
     inside = slice(8 - 2 * NUM_SEGMENTS)
     assert torch.allclose(wide[:, inside, inside], narrow[:, inside, inside], atol=EXACT)
     assert not torch.allclose(wide[:, 7, 7], narrow[:, 7, 7], atol=0.01)
-
-
-def random_tokens(*shape: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(1, 6, (2, *shape), generator=generator)
 
 
 @pytest.mark.parametrize(

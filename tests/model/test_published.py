@@ -592,7 +592,6 @@ HOSTILE = {
     "nested": (WEIGHTS, with_embedding(nested)),
     "float8": (WEIGHTS, with_embedding(lambda tensor: tensor.to(torch.float8_e4m3fn))),
     "whole numbers": (WEIGHTS, with_embedding(lambda tensor: tensor.to(torch.int64))),
-    "no tensor": (WEIGHTS, {"model": {"inner.H_init": 1.0}}),
     "a name twice": (WEIGHTS, {**published_state(), **prefixed(published_state(), "model.")}),
     "on no device": (WEIGHTS, with_embedding(lambda tensor: tensor.to("meta"))),
     "larger than the file": (WEIGHTS, with_embedding(lambda _: torch.zeros(1).expand(1 << 20, 32))),
@@ -692,7 +691,6 @@ def test_a_run_is_imported_by_its_final_checkpoint_with_defaults(tmp_path: Path)
     [
         (WIDTH, r"puzzle_table: expected \(1, 32\), found None"),
         (-1, "puzzle_emb_ndim is -1"),
-        (0.5, "puzzle_emb_ndim is 0.5"),
     ],
 )
 def test_a_named_table_must_be_in_the_file(tmp_path: Path, ndim: object, reason: str):

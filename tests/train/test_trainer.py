@@ -5,13 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_tools import rejected
+from cli_tools import invoked, rejected
 from train_tools import PUZZLE, losses, small_trainer
 
+from hrm_train import session
 from hrm_train.batches import Feed, open_source
 from hrm_train.cli import main as app
 from hrm_train.evaluate import evaluate, held_out
 from hrm_train.hardware import PRESETS, Hardware
+from hrm_train.options import PlanOptions
 from hrm_train.recipe import Recipe, config_for
 
 EXACT = dataclasses.replace(PRESETS["rtx4090"], precision="fp32", compile=False)
@@ -89,3 +91,34 @@ def test_puzzles_may_run_longer_until_the_deepening_ends(data: Path):
     for _ in range(5):
         trainer.step()
         assert trainer.slots.halted_B.all()
+
+
+class ReachedError(Exception):
+    """Planning began."""
+
+
+@pytest.fixture
+def plans_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def reached(*_: object) -> None:
+        raise ReachedError
+
+    monkeypatch.setattr(session, "plan_of", reached)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("plans_nothing")
+def test_alone_on_a_cpu_it_names_size_and_recipes_and_writes_nothing(tmp_path: Path):
+    sentence = rejected(app, "--hw", "cpu")
+    assert "all of ARC (up to 5.9 GiB)" in sentence
+    for name in session.FOR_A_CPU:
+        assert name in sentence
+        assert PlanOptions(recipe=name).examples  # a recipe with its own data
+    assert "or --yes" in sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("plans_nothing")
+@pytest.mark.parametrize("option", ["--yes", "--puzzle=arc", "arc-1", "--data=mine"])
+def test_whoever_names_it_is_not_stopped(option: str):
+    done = invoked(app, "--hw=cpu", option)
+    assert isinstance(done.exception, ReachedError)
