@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,30 +27,28 @@ SEGMENTS = [1, 4, 2, 1, 3]  # of the puzzles in order; two slots, one second per
 NAMES = [policy.name for policy in policies.POLICIES]
 
 
-def simulated(segments: Sequence[int], num_slots: int, limit: int) -> tuple[Bench, SimulatedEngine]:
-    """Puzzles of so many segments, on a device that takes a second a step and no time of a host."""
+def simulated() -> Bench:
+    """Two slots, on a device that takes a second a step and no time of a host."""
     device = Device(name="even", step_s=lambda _: 1.0, host_factor=0.0, rates_per_s=())
-    questions = questions_made(PUZZLE, len(segments), difficulty="easy", seed=0)
+    questions = questions_made(PUZZLE, len(SEGMENTS), difficulty="easy", seed=0)
     recording = {}
     for question in questions:
-        unsolved = [question.tokens_T] * (segments[question.index] - 1)
+        unsolved = [question.tokens_T] * (SEGMENTS[question.index] - 1)
         recording[question.tokens_T.tobytes()] = [*unsolved, question.labels_T]
-    engine = SimulatedEngine(recording, device, num_slots)
-    bench = Bench(
+    engine = SimulatedEngine(recording, device, 2)
+    return Bench(
         engine=engine,
         puzzle=PUZZLE,
         puzzle_table=np.zeros((1, 1), np.float32),
         questions=questions,
-        rule=HaltingPolicy(kind="verified", max_segments=limit),
+        rule=HaltingPolicy(kind="verified", max_segments=16),
         clock=engine.now_s,
         title="tiny",
     )
-    return bench, engine
 
 
 def test_each_policy_takes_the_steps_of_its_rule():
-    bench, _ = simulated(SEGMENTS, num_slots=2, limit=16)
-    rows = {row["policy"]: row for row in policies.measure(bench, rounds=1)}
+    rows = {row["policy"]: row for row in policies.measure(simulated(), rounds=1)}
     steps = {name: row["steps"] for name, row in rows.items()}
     assert steps == {
         "refill": 7,  # puzzles in the slots: 01 21 21 31 4 4 4
