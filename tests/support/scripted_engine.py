@@ -17,8 +17,7 @@ import numpy as np
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.worker import loop
-from hrm_edge_runtime.worker.lanes import LaneReport, MakeLanes, OpenedLane
-from hrm_edge_runtime.worker.step_times import warm_up
+from hrm_edge_runtime.worker.lanes import LaneReport, MakeLanes, OpenedLane, warm_up
 
 
 class Script(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 from hrm_host.reading import are_strings, is_list
 from hrm_puzzles.grid.board import GridShape
 from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
-from hrm_puzzles.reading.cells import reject_doubtful_zero, values_in
+from hrm_puzzles.reading.grids import reject_doubtful_zero
 from hrm_puzzles.reading.legend import (
     MAX_TEXT,
     BoardSize,
@@ -23,6 +23,7 @@ from hrm_puzzles.reading.legend import (
     bad_character,
     shown,
     size_of,
+    values_in,
 )
 from hrm_puzzles.reading.record import board_in
 

@@ -13,19 +13,24 @@ from itertools import chain
 from typing import NamedTuple
 
 from hrm_puzzles.puzzle import Parsed, PuzzleError
-from hrm_puzzles.reading.cells import (
+from hrm_puzzles.reading.grids import (
     BOX_DRAWING,
     FRAME,
     WORD,
     Span,
-    Values,
     number_rows,
     parsed_cells,
     plain_cells,
     reject_doubtful_zero,
+)
+from hrm_puzzles.reading.legend import (
+    BoardSize,
+    Legend,
+    Values,
+    ambiguous,
+    bad_character,
     values_in,
 )
-from hrm_puzzles.reading.legend import BoardSize, Legend, ambiguous, bad_character
 from hrm_puzzles.reading.text import QUOTES, Line, is_heading, lines_of, plain
 
 Row = list[Span]

@@ -10,7 +10,7 @@ from scripted_engine import ScriptedEngine
 from stand_ins import with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.engines import cpu_times, factory
+from hrm_edge_runtime.engines import factory, times
 from hrm_edge_runtime.engines.engine import StepOutput, load_blanks
 from hrm_edge_runtime.engines.factory import choose, presumed
 
@@ -23,19 +23,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def with_int8(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.setattr(cpu_times, "MEASURING_S", 0.01)
-    monkeypatch.setattr(cpu_times, "LONGER_S", 0.01)
+    monkeypatch.setattr(times, "MEASURING_S", 0.01)
+    monkeypatch.setattr(times, "LONGER_S", 0.01)
     graph = onnx.load(bundle.graph_path("fp32"))
     graph.doc_string = "another file"
     return with_precisions(bundle, int8=graph)
 
 
 def test_measured_times_are_kept_for_every_precision(with_int8: Bundle):
-    assert cpu_times.kept(with_int8) == {}
-    times_ms = cpu_times.measure(with_int8)
+    assert times.kept(with_int8) == {}
+    times_ms = times.measure(with_int8)
     assert set(times_ms) == {"fp32", "int8"}
     assert min(times_ms.values()) > 0
-    assert cpu_times.kept(with_int8) == times_ms
+    assert times.kept(with_int8) == times_ms
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_auto_runs_the_fastest_decided_precision(
     chosen: str,
 ):
     monkeypatch.setattr(factory, "num_gpus", lambda: 0)
-    monkeypatch.setattr(cpu_times, "kept", lambda _: times_ms)
+    monkeypatch.setattr(times, "kept", lambda _: times_ms)
     doubts = dict.fromkeys(undecided, "loss 2 ± 3 points")
     bundle = with_manifest(with_int8, undecided=doubts)
     assert choose(bundle).precision == chosen
@@ -72,11 +72,11 @@ def test_auto_runs_the_fastest_decided_precision(
 def test_auto_never_runs_float16_on_an_arm_cpu(
     with_int8: Bundle, monkeypatch: pytest.MonkeyPatch, arch: str, chosen: str
 ):
-    monkeypatch.setattr(cpu_times, "kept", lambda _: {"fp32": 1.0, "fp16": 0.5})
+    monkeypatch.setattr(times, "kept", lambda _: {"fp32": 1.0, "fp16": 0.5})
     monkeypatch.setattr("platform.machine", lambda: arch)
     graph = with_int8.manifest.precisions["int8"]
     precisions = {**with_int8.manifest.precisions, "fp16": graph}
-    assert cpu_times.fastest(with_manifest(with_int8, precisions=precisions)) == chosen
+    assert times.fastest(with_manifest(with_int8, precisions=precisions)) == chosen
 
 
 class Paced(ScriptedEngine):
@@ -106,17 +106,17 @@ def test_times_are_cpu_times_and_close_ones_are_measured_longer(
     monkeypatch: pytest.MonkeyPatch,
 ):
     apart = paced(monkeypatch, 10.0, 5.0)
-    assert cpu_times.in_turns(apart, 1) == pytest.approx({"fp32": 10.0, "fp16": 5.0})
+    assert times.in_turns(apart, 1) == pytest.approx({"fp32": 10.0, "fp16": 5.0})
     close = paced(monkeypatch, 10.0, 9.0)
-    assert cpu_times.in_turns(close, 1) == pytest.approx({"fp32": 10.0, "fp16": 9.0})
+    assert times.in_turns(close, 1) == pytest.approx({"fp32": 10.0, "fp16": 9.0})
     assert close["fp32"].num_steps > 3 * apart["fp32"].num_steps
 
 
 @pytest.mark.parametrize("content", [b"", b"[1", b'{"a": {"fp32": -1}}', b"x" * 70_000])
 def test_a_damaged_file_counts_as_no_times(with_int8: Bundle, cache: Path, content: bytes):
-    cpu_times.measure(with_int8)
+    times.measure(with_int8)
     (file,) = cache.glob("**/precisions/*.json")
     file.write_bytes(content)
-    assert cpu_times.kept(with_int8) == {}
-    cpu_times.measure(with_int8)
-    assert cpu_times.kept(with_int8) != {}
+    assert times.kept(with_int8) == {}
+    times.measure(with_int8)
+    assert times.kept(with_int8) != {}
