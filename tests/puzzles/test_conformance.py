@@ -28,6 +28,19 @@ def test_every_puzzle_keeps_every_law(name: str):
         assert fault is None, law
 
 
+@pytest.mark.parametrize(
+    ("name", "num_positions", "cells"),
+    [("sudoku", 81, ".123456789"), ("maze", 900, "#.SGo"), ("logistics", 100, "#.24DCotf")],
+)
+def test_tokens_are_the_published_ones(name: str, num_positions: int, cells: str):
+    """From 1 on, in the order of these cells; 0 is the pad."""
+    puzzle = registry.get(name)
+    last = len(cells)
+    assert (puzzle.vocab_size, puzzle.seq_len) == (last + 1, num_positions)
+    grid = puzzle.board_of(cells.ljust(num_positions, "."))
+    assert puzzle.encode(grid)[:last].tolist() == [*range(1, last + 1)]
+
+
 @pytest.mark.parametrize("name", ["sudoku", "maze-6x9", "logistics-6x6"])
 def test_sixty_puzzles_have_sixty_hashes(name: str):
     puzzle = registry.get(name)

@@ -1,4 +1,4 @@
-"""Mazes: tokens, the check, symmetries, hints, and labels against an independent search."""
+"""Mazes: the check, symmetries, hints, and labels against an independent search."""
 
 import networkx as nx
 import numpy as np
@@ -71,15 +71,6 @@ def marked(question: Grid, cells: frozenset[Cell]) -> Grid:
     for cell in cells:
         answer[cell] = PATH
     return answer
-
-
-def test_tokens_and_boxes_are_the_published_ones():
-    maze = registry.get("maze")
-    assert (maze.vocab_size, maze.seq_len) == (6, 900)
-    grid = MAZES[0].board_of("# SGo" + "." * 11)
-    tokens_T = MAZES[0].encode(grid)
-    assert tokens_T[:6].tolist() == [1, 2, 3, 4, 5, 2]
-    assert (MAZES[0].decode(tokens_T) == grid).all()
 
 
 @given(seed=seeds)

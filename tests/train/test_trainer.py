@@ -97,17 +97,10 @@ class ReachedError(Exception):
     """Planning began."""
 
 
-@pytest.fixture
-def plans_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def reached(*_: object) -> None:
-        raise ReachedError
-
-    monkeypatch.setattr(session, "plan_of", reached)
+def test_alone_on_a_cpu_it_names_size_and_recipes_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.usefixtures("plans_nothing")
-def test_alone_on_a_cpu_it_names_size_and_recipes_and_writes_nothing(tmp_path: Path):
     sentence = rejected(app, "--hw", "cpu")
     assert "all of ARC (up to 5.9 GiB)" in sentence
     for name in session.FOR_A_CPU:
@@ -117,8 +110,11 @@ def test_alone_on_a_cpu_it_names_size_and_recipes_and_writes_nothing(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("plans_nothing")
 @pytest.mark.parametrize("option", ["--yes", "--puzzle=arc", "arc-1", "--data=mine"])
-def test_whoever_names_it_is_not_stopped(option: str):
+def test_whoever_names_it_is_not_stopped(option: str, monkeypatch: pytest.MonkeyPatch):
+    def reached(*_: object) -> None:
+        raise ReachedError
+
+    monkeypatch.setattr(session, "plan_of", reached)
     done = invoked(app, "--hw=cpu", option)
     assert isinstance(done.exception, ReachedError)
