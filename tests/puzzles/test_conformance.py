@@ -145,28 +145,30 @@ def test_a_puzzle_of_ones_own_is_found_and_checked(
     assert "BROKEN  `check_BT` disproves an answer with any one cell changed" in ended.output
 
 
-GEOMETRIES = [
-    (Geometry(board=(5, 4)), "the board (5, 4) does not give 25 positions of 7 tokens"),
-    (Geometry(board=(25,)), "give (rows, columns) or (bands, rows, stacks, columns)"),
-    (Geometry(board=(5, 5), num_symbols=5), "on a grid give 1 or all"),
-    (Geometry(board=(5, 1, 5, 1), num_symbols=8), "8 symbols, 0 fixed, do not fit"),
-    (Geometry(board=(5, 1, 5, 1), num_symbols=5, num_fixed=5), "5 symbols, 5 fixed, do not fit"),
+MISFITS = [
+    ("geometry", Geometry(board=(5, 4)), "(5, 4) does not give 25 positions of 7 tokens"),
+    ("geometry", Geometry(board=(25,)), "(rows, columns) or (bands, rows, stacks, columns)"),
+    ("geometry", Geometry(board=(5, 5), num_symbols=5), "on a grid give 1 or all"),
+    ("geometry", Geometry(board=(5, 1, 5, 1), num_symbols=8), "8 symbols, 0 fixed, do not fit"),
+    (
+        "geometry",
+        Geometry(board=(5, 1, 5, 1), num_symbols=5, num_fixed=5),
+        "5 symbols, 5 fixed, do not fit",
+    ),
+    ("name", "latin", "'latin-5x5' gives a puzzle named 'latin'"),
 ]
 
 
-@pytest.mark.parametrize(("geometry", "fault"), GEOMETRIES)
-def test_a_geometry_that_does_not_fit_is_rejected_at_registration(
-    geometry: Geometry, fault: str, latin: type[Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("attribute", "value", "fault"), MISFITS)
+def test_a_puzzle_that_does_not_fit_is_rejected_at_registration(
+    attribute: str,
+    value: object,
+    fault: str,
+    latin: type[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(latin, "geometry", geometry)
-    with pytest.raises(PuzzleError) as rejected:
-        registry.get("latin-5x5")
-    assert fault in str(rejected.value)
-
-
-def test_an_entry_point_carries_its_name(latin: type[Any], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(latin, "name", "latin")
-    with pytest.raises(PuzzleError, match="'latin-5x5' gives a puzzle named 'latin'"):
+    monkeypatch.setattr(latin, attribute, value)
+    with pytest.raises(PuzzleError, match=re.escape(fault)):
         registry.get("latin-5x5")
 
 
