@@ -35,6 +35,7 @@ Span = tuple[int, int]
 """The offsets of a cell in a text: its first character, and the end."""
 WRITE_DOTS = "write . for open cells"
 BETWEEN = frozenset(" ,;\t")  # separators of cells
+OFTEN_BETWEEN = frozenset("-_* ")  # marks that are as often between the cells
 DRAWN = re.compile(r"[+┌┏╔╭]\s?[-─━═]|^\s*[|│┃║]", re.MULTILINE)  # a wall between two cells
 
 
@@ -44,10 +45,6 @@ def lines_parsed(size: BoardSize, legend: Legend, text: str) -> Parsed:
     Raises PuzzleError with the rule of `size`, `bad-character`, `drawn-walls` or `ambiguous`.
     """
     shape = size.shape
-    plain_board = plain_cells(shape, text)
-    if plain_board is not None and legend.values.keys() - {" "} >= set(text) - {"\n"}:
-        return parsed_cells(shape, legend, text, plain_board, legend.values)
-    text = plain(text)
     numbers = number_rows(text)
     if numbers is not None and _shape_of_rows(numbers) == shape:
         cells = [cell for row in numbers for cell in row]
@@ -259,15 +256,23 @@ def parsed_cells(
     return Parsed(grid=grid, notation=notation)
 
 
-def plain_cells(shape: GridShape, text: str) -> tuple[Span, ...] | None:
-    """The cells of a text of one line, or of its lines, without anything between them."""
-    if len(text) == shape.num_cells and "\n" not in text:
-        return _cells(1, shape.num_cells)
-    step = shape.cols + 1
-    is_long = len(text) == shape.rows * step - 1
-    if is_long and text[shape.cols :: step] == "\n" * (shape.rows - 1):
-        return _cells(shape.rows, shape.cols)
-    return None
+def plain_board(shape: GridShape, legend: Legend, text: str) -> Parsed | None:
+    """Read a text that holds the cells in one line or in lines; None if it holds anything else."""
+    marks = set(text)
+    if not {*legend.values, "\n"} >= marks:
+        return None
+    lines = text.split("\n")
+    if len(lines) == 1:
+        is_whole = len(text) == shape.num_cells
+    else:
+        widths = set(map(len, lines))
+        is_whole = len(lines) == shape.rows and widths == {shape.cols}
+        is_whole = is_whole and marks.isdisjoint(OFTEN_BETWEEN)
+    if not is_whole:
+        return None
+    reject_doubtful_zero(legend, marks)
+    cells = _cells(len(lines), len(lines[0]))
+    return parsed_cells(shape, legend, text, cells, legend.values)
 
 
 @cache
