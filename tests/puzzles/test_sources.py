@@ -89,12 +89,6 @@ def test_a_path_or_a_name_gives_the_test_split_of_its_puzzle(tmp_path: Path):
         found(data)
 
 
-@pytest.mark.parametrize("name", ["maze", "sudoku-6x6", "nothing"])
-def test_a_name_of_another_puzzle_is_refused(name: str):
-    with pytest.raises(ValueError, match="the model, which is sudoku-4x4; give sudoku or the path"):
-        found(name)
-
-
 OPEN = "1.3.34122143432."
 
 
