@@ -15,30 +15,11 @@ from hrm_puzzles.data.datasets import DatasetError, open_split
 from hrm_puzzles.data.examples import read_examples
 from hrm_puzzles.data.inspection import inspect
 from hrm_puzzles.grid.puzzle import GridPuzzle
-from hrm_puzzles.puzzle import Grid, PuzzleError, sized
+from hrm_puzzles.puzzle import Grid, PuzzleError
 from hrm_puzzles.reading.records import records_at
 
 MAZE = registry.get("maze")
 SMALL = registry.get("maze-8x8")
-WALLED = "#######\nS.....#\n#####.#\nG.....#\n#######"
-LINES = WALLED.split("\n")
-SAME_GEOMETRY = {
-    "tabs": "\n".join(f"\t{line}" for line in LINES),
-    "blanks after every line": "\n".join(f"{line}   " for line in LINES),
-    "one blank after a line of dots": WALLED.replace("#\nG", "# \nG"),
-    "trimmed lines": "\n".join(line.rstrip() for line in WALLED.replace(".", " ").split("\n")),
-    "a quoted block": "\n" + "\n".join(f"    {line}" for line in LINES) + "\n    ",
-    "carriage returns": WALLED.replace("\n", "\r\n"),
-}
-
-
-@pytest.mark.parametrize("text", SAME_GEOMETRY.values(), ids=SAME_GEOMETRY)
-def test_trimming_never_changes_the_geometry_of_a_maze(text: str):
-    expected = sized(MAZE, WALLED).parse(WALLED).grid
-    assert expected.shape == (5, 7)
-    assert sized(MAZE, text).parse(text).grid.tolist() == expected.tolist()
-
-
 TWO_SHAPES = {
     "an open first column": " S#\n  #\n G#",
     "an open last column": "#S  \n#   \n#G  ",
