@@ -1,15 +1,32 @@
 """A device made of stand-ins, and a bundle of its own for each test."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stand_ins import BUILD_COMMAND, FAKES, SetUp, forget_stand_ins, python_path
+from stand_ins import BUILD_COMMAND, FAKES, SetUp, python_path
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.trt import building
 from hrm_parity import trt_build as tensorrt_build
+
+FAKE_MODULES = (
+    "stand_in_tensorrt",
+    "tensorrt",
+    "fake_gpu",
+    "pycuda",
+    "pycuda.driver",
+    "cuda",
+    "cuda.bindings",
+    "cuda.bindings.driver",
+)
+
+
+def forget_stand_ins() -> None:
+    for name in FAKE_MODULES:
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture

@@ -30,14 +30,6 @@ def with_int8(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     return with_precisions(bundle, int8=graph)
 
 
-def test_measured_times_are_kept_for_every_precision(with_int8: Bundle):
-    assert cpu_times.kept(with_int8) == {}
-    times_ms = cpu_times.measure(with_int8)
-    assert set(times_ms) == {"fp32", "int8"}
-    assert min(times_ms.values()) > 0
-    assert cpu_times.kept(with_int8) == times_ms
-
-
 @pytest.mark.parametrize(
     ("times_ms", "undecided", "chosen"),
     [
