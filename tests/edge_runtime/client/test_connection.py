@@ -48,6 +48,7 @@ from hrm_edge_server.connections import HEADER_SECONDS
 PAGE = "<html><head><title>502 Bad Gateway</title></head></html>"
 ANOTHER_SHAPE = '{"error": "upstream connect error"}'
 OURS = json.dumps({"error": refused(1, reason="deadline-missed")["error"]})
+TOO_LATE = OURS.replace("deadline-missed", "cannot-make-deadline")
 MODELS = json.dumps({"models": [MODEL]})
 TEMPORARY = (502, 503, 504, 520, 521, 522, 523, 524, 530)
 
@@ -77,6 +78,7 @@ def test_a_proxy_without_its_server_is_named_and_temporary(status: int, content:
     [
         (500, OURS, ServerError, "no; fix it"),
         (502, OURS, ServerError, "no; fix it"),
+        (503, TOO_LATE, ServerError, "no; fix it"),
         (504, OURS, ServerError, "no; fix it"),
         (413, PAGE, ServerError, "nginx: client_max_body_size"),
         (429, PAGE, UnavailableError, "answered 429 without a reason"),

@@ -83,21 +83,6 @@ def test_every_form_of_a_puzzle_is_accepted_here_and_through_a_server(with_key: 
 
 
 @pytest.mark.process
-def test_a_stream_shows_each_segment_and_ends_with_the_answer(with_key: str):
-    with hrm_edge.Client(with_key) as client:
-        *segments, answer = client.stream(SUDOKU)
-        with pytest.raises(hrm_edge.ServerError, match="80 cells instead of 81"):
-            next(client.stream(SUDOKU[:-1]))
-        late = client.stream(SUDOKU, policy="fixed", deadline_ms=1)
-        with pytest.raises(hrm_edge.ServerError) as missed:
-            list(late)
-    assert len(segments) == answer.segments
-    assert all(isinstance(segment, hrm_edge.Segment) for segment in segments)
-    assert segments[-1].solution == answer.solution
-    assert (missed.value.status, missed.value.detail.reason) == (504, "deadline-missed")
-
-
-@pytest.mark.process
 def test_key_from_argument_environment_or_file(
     served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -90,30 +90,26 @@ MAX_SEGMENTS = 6
 
 
 class Begun:
-    """An engine that forgets the carry before its `at`-th segment of every puzzle."""
+    """An engine that forgets the carry before its `at`-th segment of puzzles that end together."""
 
     def __init__(self, inner: OnnxEngine, at: int) -> None:
         self.inner = inner
         self.at = at
-        self.slots = [((), 0)] * inner.num_slots  # the puzzle, and its segments
+        self.loaded = {}
+        self.num_steps = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
     def load(self, slot: int, *puzzle: np.ndarray) -> None:
-        self.slots[slot] = (puzzle, 0)
+        self.loaded[slot] = puzzle
         self.inner.load(slot, *puzzle)
 
-    def move(self, source: int, target: int) -> None:
-        self.slots[target] = self.slots[source]
-        self.inner.move(source, target)
-
     def step(self, num_active: int) -> StepOutput:
-        for slot in range(num_active):
-            puzzle, segments = self.slots[slot]
-            self.slots[slot] = (puzzle, segments + 1)
-            if segments + 1 == self.at:
-                self.inner.load(slot, *puzzle)
+        self.num_steps += 1
+        if self.num_steps % MAX_SEGMENTS == self.at:
+            for slot in range(num_active):
+                self.inner.load(slot, *self.loaded[slot])
         return self.inner.step(num_active)
 
 
