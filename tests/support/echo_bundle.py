@@ -25,6 +25,10 @@ echo (int32[B,16] tokens_BT, float[B,4] puzzle_vector_BE, bool[B] fresh_B,
   logits_BTV = Mul (tokens_BT1, ones_V)
 }
 """
+BROKEN_STEP = ECHO_STEP.replace(
+    "logits_BTV = Mul (tokens_BT1, ones_V)",
+    "flat = Reshape (tokens_BT1, wrong_shape)\n  logits_BTV = Mul (flat, ones_V)",
+)
 CONSTANTS = {"axis_1": np.array([1]), "axis_2": np.array([2]), "ones_V": np.ones(6, np.float32)}
 NUM_ROUNDS = 60  # products of the longest step
 TABLE_PE = np.zeros((1, 4), np.float32)
