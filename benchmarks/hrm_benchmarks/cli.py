@@ -176,7 +176,7 @@ def _reached(options: TrainingOptions, folder: Path) -> Table:
 def _speed(options: TrainingOptions, folder: Path) -> Table:
     from hrm_benchmarks.desktop import training
 
-    trainers = training.contestants(options, folder / "data")
+    trainers = training.contestants(options, folder)
     rows = training.measure(trainers, options)
     first = trainers[0]
     model = f"{options.preset or 'small'}, {first.recipe.puzzle}"

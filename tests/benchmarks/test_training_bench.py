@@ -31,7 +31,7 @@ NO_PREFIX = {"puzzle_vector_size": 0}
 def tiny(folder: Path, **changes: Any) -> list[training.TrainerUnderTest]:
     """Return the three contestants on 4x4 Sudoku, with two heads of width 16."""
     options = TrainingOptions(puzzle=[PUZZLE], batch=4, threads=1)
-    contestants = training.contestants(options, folder / "data")
+    contestants = training.contestants(options, folder)
     sizes = {**TINY, **changes}
     return [replace(one, config=replace(one.config, **sizes)) for one in contestants]
 

@@ -18,6 +18,7 @@ from hrm_model.config import HRMConfig
 from hrm_model.families import model_of, num_parameters_of
 from hrm_puzzles import registry
 from hrm_puzzles.data.build import DataRecipe, build
+from hrm_puzzles.data.sources import MIXED
 from hrm_train import batches, hardware, loop
 from hrm_train.evaluate import evaluate
 from hrm_train.recipe import Recipe, config_for, recipe_for
@@ -86,10 +87,11 @@ def parts(
         yield {"puzzle": name, "model": preset, **row}
 
 
-def built(name: str, folder: Path, sizes: tuple[int, int]) -> Path:
+def built(name: str, folder: Path, sizes: tuple[int, int], difficulty: str = MIXED) -> Path:
     """Build a data set of generated puzzles and return its directory."""
     num_train, num_test = sizes
-    build(DataRecipe(puzzle=name, num_train=num_train, num_test=num_test), folder / name)
+    recipe = DataRecipe(puzzle=name, num_train=num_train, num_test=num_test, difficulty=difficulty)
+    build(recipe, folder / name)
     return folder / name
 
 

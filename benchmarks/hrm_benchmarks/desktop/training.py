@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from hrm_benchmarks.command import TrainingOptions
+from hrm_benchmarks.desktop import contest
 from hrm_benchmarks.report import RATIO, Row, TurnOptions, speeds, take_turns, tell
 from hrm_host import memory
 from hrm_model.config import HRMConfig
@@ -30,7 +31,6 @@ from hrm_model.families import model_of
 from hrm_model.hrm import HRM
 from hrm_model.layers import Block, Level, Rotation
 from hrm_puzzles import registry
-from hrm_puzzles.data.build import DataRecipe, build
 from hrm_train import batches, hardware, loop, optim
 from hrm_train.recipe import Recipe, config_for, recipe_for
 from hrm_train.window import Slots, window_loss
@@ -71,19 +71,17 @@ class TrainerUnderTest:
         return self.recipe.batch_size * self.recipe.window
 
 
-def contestants(options: TrainingOptions, data: Path) -> list[TrainerUnderTest]:
+def contestants(options: TrainingOptions, folder: Path) -> list[TrainerUnderTest]:
     """Return the plain published step, the same step by our trainer, and the preset's recipe.
 
-    Builds their data set in the folder `data`.
+    Builds their data set in `folder`.
     """
     (name,) = options.puzzle or ("sudoku",)
     preset = options.preset or "small"
     batch_size = options.batch
     puzzle = registry.get(name)
     config = config_for(preset, puzzle, 1)
-    easiest = puzzle.difficulties[0]
-    rows = DataRecipe(puzzle=puzzle.name, num_train=64, num_test=1, difficulty=easiest)
-    build(rows, data)
+    data = contest.built(name, folder, (64, 1), puzzle.difficulties[0])
     published = recipe_for("published", puzzle, batch_size)
     plain = TrainerUnderTest(
         name="published step, plain",
