@@ -11,31 +11,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
-import numpy as np
 import uvicorn
 from bundle_tools import archived
 from echo_bundle import write_echo_bundle
-from key_tools import AS_ADMIN, AS_USER, write_key_file
-from scripted_engine import ThreadEngine, ready_lane
-from scripted_server import NAME, PUZZLE, no_library, scripted_lanes, scripted_model
-from service_tools import wait_for
+from scripted_engine import ThreadEngine
+from scripted_server import no_library, scripted_lanes, scripted_model
+from service_tools import AS_ADMIN, AS_USER, wait_for, write_key_file
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
 from hrm_edge_runtime.api.served_model import ServedModel
-from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.engines.engine import Engine
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneKey, Lanes, MakeLanes, open_lanes
+from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneKey, MakeLanes
 from hrm_edge_server.auth import KeyRing
 from hrm_edge_server.connections import ConnectionLimits, GuardedProtocol
 from hrm_edge_server.library import Library
 from hrm_edge_server.middleware import Access
 from hrm_edge_server.server import create_app
 from hrm_edge_server.uploads import UploadFolder, Uploads
-from hrm_puzzles.puzzle import Puzzle
 
 QUICK = functools.partial(
     scripted_lanes, num_slots=2, queue_limit=8, segments=2, step_s=0.0, load_s=0.0
@@ -50,23 +45,21 @@ POLL_EVERY_S = 0.01
 MAX_POLLS = 3000
 
 
-def lanes_over(engine: Engine, puzzle: Puzzle = PUZZLE, name: str = NAME) -> Lanes:
-    table_PE = np.zeros((1, 4), np.float32)
-    lane = TaskLane(engine, puzzle, table_PE, queue_limit=8)
-    return {LaneKey(name): ready_lane(lane)}
-
-
 def app_over(
     make_lanes: MakeLanes,
     *more: ServedModel,
     begin: Callable[[MakeLanes], ThreadEngine] = ThreadEngine,
+    library: Library | None = None,
     **access: Any,
 ) -> Starlette:
-    """Return an application of the scripted Sudokus and of more models, with this access."""
-    models = [scripted_model(num_slots=2), *more]
+    """Return an application with this access to a library's models, or to the scripted Sudokus."""
+    models = [*more]
+    if library is None:
+        library = no_library()
+        models.insert(0, scripted_model(num_slots=2))
     make_engine = functools.partial(begin, make_lanes)
     engine_client = EngineClient(make_engine, {model.lane: PLACES for model in models})
-    return create_app(engine_client, models, no_library(), Access(**access))
+    return create_app(engine_client, models, library, Access(**access))
 
 
 def engine_of(app: Starlette) -> EngineClient:
@@ -107,11 +100,7 @@ class Call:
     """One request; the test feeds its body and takes its answer piece by piece."""
 
     def __init__(
-        self,
-        app: Starlette,
-        path: str,
-        headers: Mapping[str, str],
-        method: str = "POST",
+        self, app: Starlette, path: str, headers: Mapping[str, str], method: str = "POST"
     ) -> None:
         self.status = 0
         self.body = b""
@@ -212,10 +201,7 @@ async def house_of(
     bundle = write_echo_bundle(folder / f"{name}.bundle", name=name, max_segments=max_segments)
     library = Library(DEFAULTS, Uploads(UploadFolder(folder / uploads)) if uploads else None)
     models = library.start_with([Bundle.open(bundle)])
-    make_lanes = functools.partial(open_lanes, [*library.lanes.values()])
-    make_engine = functools.partial(ThreadEngine, make_lanes)
-    engine_client = EngineClient(make_engine, dict.fromkeys(library.lanes, 10))
-    access = Access(keys=KeyRing(write_key_file(folder)))
-    app = create_app(engine_client, models, library, access)
+    keys = KeyRing(write_key_file(folder))
+    app = app_over(library.make_lanes(), *models, library=library, keys=keys)
     async with client_of(app) as http:
         yield House(app=app, http=http, folder=folder)

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 import pytest
 import typer.main
@@ -34,10 +35,14 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run
 
 
+def function_at(target: str) -> Any:
+    module, name = target.split(":")
+    return getattr(import_module(module), name)
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_commands_print_versions(name: str, run: Run):
-    module, entry = SCRIPTS[name].split(":")
-    _, out, _ = run(name, "--version", entry=getattr(import_module(module), entry))
+    _, out, _ = run(name, "--version", entry=function_at(SCRIPTS[name]))
     assert re.fullmatch(rf"{name} \d+\.\d+\.\d+\n", out)
 
 
@@ -114,15 +119,10 @@ def test_no_command_imports_anything_heavy_before_it_begins():
     assert not loaded & set(HEAVY.split())
 
 
-def application_of(name: str) -> typer.Typer:
-    module, function = commands.COMMANDS[name].target.split(":")
-    return getattr(import_module(module), function)
-
-
 @pytest.mark.parametrize("name", commands.COMMANDS)
 def test_help_shows_no_types_and_whole_examples(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
-    application = application_of(name)
+    application = function_at(commands.COMMANDS[name].target)
     subcommands = getattr(typer.main.get_command(application), "commands", {})
     for arguments in ([], *([subcommand] for subcommand in subcommands)):
         text = invoked(application, *arguments, "--help").stdout

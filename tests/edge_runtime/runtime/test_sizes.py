@@ -1,6 +1,5 @@
 """Boards of any size, over HTTP and with the command: the answer has the size asked."""
 
-import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,6 +9,7 @@ from puzzle_tools import question_of
 from service_tools import Server, hrm_serve
 
 from hrm_edge.cli import main
+from hrm_edge.client import Client
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT, Puzzle
 
@@ -40,9 +40,9 @@ def test_a_server_answers_in_the_size_asked(server: Server, kind: str):
     rows = registry.get(kind).parse(question).grid.tolist()
     by_rows = server.solve(rows, attempts=4, model=KINDS[kind]).json()
     assert np.shape(by_rows["solution"]) == np.shape(rows)
-    stream = server.http.post("/solve/stream", json={"puzzle": question}).text
-    first = next(line for line in stream.splitlines() if line.startswith("data:"))
-    assert len(json.loads(first[5:])["solution"]) == len(question)
+    with Client(server.url) as client:
+        first = next(client.stream(question))
+    assert len(first.solution) == len(question)
 
 
 @pytest.mark.process

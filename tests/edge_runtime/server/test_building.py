@@ -32,12 +32,12 @@ serve()
 
 @pytest.fixture
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The model `second` is not built before this file is there."""
+    """A graph is not built before a file of its name is there, as this one of `second`."""
     monkeypatch.setenv("PYTHONPATH", python_path(FAKES))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("FAKE_TENSORRT_WAITS_FOR", str(tmp_path / "gate"))
-    monkeypatch.setenv("FAKE_TENSORRT_WAITS_IN", "step.fp16.onnx")
-    return tmp_path / "gate"
+    monkeypatch.setenv("FAKE_TENSORRT_WAITS_IN", str(tmp_path))
+    (tmp_path / "step.fp32.onnx").touch()
+    return tmp_path / "step.fp16.onnx"
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ import pytest
 from asgi_tools import SOLVED, UPLOAD, Call, House, house_of, until
 from cli_tools import invoked, rejected
 from echo_bundle import BROKEN_STEP, write_echo_bundle
-from key_tools import ADMIN, USER, upload_server
 from odd_server import MODEL, body, odd_server
-from service_tools import Server, free_port, refusal, wait_for
+from service_tools import ADMIN, USER, Server, free_port, refusal, upload_server, wait_for
 
 from hrm_edge.push_cli import main as push_main
 from hrm_edge_runtime.contract.manifest import read_manifest

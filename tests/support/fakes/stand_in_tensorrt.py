@@ -242,10 +242,8 @@ def _build(
             return None
     monitor.phase_finish(phase)
     print(os.environ.get("FAKE_TENSORRT_PRINTS", ""), end="")
-    gate = os.environ.get("FAKE_TENSORRT_WAITS_FOR")
-    if network._name not in os.environ.get("FAKE_TENSORRT_WAITS_IN", network._name):
-        gate = None
-    while gate and not Path(gate).exists():
+    gates = os.environ.get("FAKE_TENSORRT_WAITS_IN")
+    while gates and not Path(gates, network._name).exists():
         time.sleep(0.01)
     if _fails(f"kill {network._name}"):
         print("[TRT] timing a kernel of", network._name, file=sys.stderr, flush=True)

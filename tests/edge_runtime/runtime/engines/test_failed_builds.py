@@ -113,15 +113,14 @@ def test_a_failed_build_leaves_no_engine_and_needs_again(bundle: Bundle, device:
 
 @pytest.mark.process
 def test_a_stopped_build_is_not_remembered(bundle: Bundle, device: SetUp, tmp_path: Path):
-    gate = tmp_path / "gate"
-    device(FAKE_TENSORRT_WAITS_FOR=str(gate))
+    device(FAKE_TENSORRT_WAITS_IN=str(tmp_path))
     build = Build(bundle, precision="fp32", num_slots=1, command=BUILD_COMMAND)
     stopping = threading.Thread(target=kill_once_building, args=(build,))
     stopping.start()
     with pytest.raises(EngineUnavailableError, match="the build was stopped"):
         build.result(to_judge=False)
     stopping.join()
-    gate.touch()
+    (tmp_path / "step.fp32.onnx").touch()
     assert prepared(bundle) == "tensorrt:fp32"
 
 

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_engine import Script, ScriptedEngine
-from scripted_server import PUZZLE, QUESTION, scripted_model
+from scripted_server import PUZZLE, QUESTION
 from service_tools import Server, ask_and_stay, refusal, running, wait_for
 
 from hrm_edge.client import Client
 from hrm_edge.errors import ServerError
-from hrm_edge_runtime.api.request import parse_request
-from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer, SolveRequest
 from hrm_edge_runtime.batching.task import Task
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.halting import HaltingPolicy
@@ -36,7 +34,7 @@ def slow() -> Iterator[Server]:
         yield server
 
 
-def told(server: Server, route: str, **fields: object) -> SolveAnswer | ErrorDetail:
+def told(server: Server, route: str, **fields: object) -> Any:
     """The answer or the error that a client gets by a route."""
     with Client(server.url) as client:
         try:
@@ -169,11 +167,6 @@ def timed_lane(num_slots: int, segments: list[int]) -> tuple[TaskLane, Timed]:
 
 
 def _ask(task_id: int, arrival_s: float, **fields: Any) -> Task:
-    parsed = parse_request(
-        [scripted_model(num_slots=1)],
-        SolveRequest(puzzle=QUESTION),
-        task_id=task_id,
-        arrival_s=arrival_s,
-    )
+    tokens_T = np.ones(16, np.int32)
     policy = HaltingPolicy(kind="learned", max_segments=16)
-    return parsed.task._replace(policy=policy, **fields)
+    return Task(task_id=task_id, tokens_T=tokens_T, policy=policy, arrival_s=arrival_s, **fields)

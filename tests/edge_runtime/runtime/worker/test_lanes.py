@@ -7,11 +7,11 @@ import threading
 from typing import Any
 
 import pytest
-from asgi_tools import PLACES, QUICK, app_over, engine_of, lanes_over, serving, until
+from asgi_tools import PLACES, QUICK, app_over, engine_of, serving, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine, ThreadEngine
-from scripted_server import LANE, NAME, QUESTION, scripted_model
+from scripted_server import LANE, NAME, QUESTION, lanes_over, scripted_model
 from service_tools import wait_for
 from starlette.applications import Starlette
 from starlette.testclient import TestClient

@@ -44,7 +44,7 @@ def test_killed_engine_fails_its_requests_at_once_and_comes_back(mortal: Server)
 def test_hung_engine_is_killed_and_replaced(mortal: Server):
     mortal.wait_until_ready()
     os.kill(mortal.engine["pid"], signal.SIGSTOP)
-    with asking(mortal, [QUESTION] * 1) as futures:
+    with asking(mortal, [QUESTION]) as futures:
         assert refusal(futures[0].result()) == (503, "engine-lost")
     mortal.wait_until_ready()
     assert "engine lost: it was killed by this server" in mortal.log
@@ -54,7 +54,7 @@ def test_hung_engine_is_killed_and_replaced(mortal: Server):
 def test_engine_dies_with_a_killed_server_even_in_a_long_step():
     with running(step_s=600.0) as server:
         pid = server.engine["pid"]
-        with asking(server, [QUESTION] * 1) as futures:
+        with asking(server, [QUESTION]) as futures:
             time.sleep(0.5)  # now the step has begun
             server.process.kill()
             wait_for(lambda: is_gone(pid))
