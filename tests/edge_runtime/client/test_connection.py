@@ -299,8 +299,8 @@ def answered(piece: Piece) -> Iterator[Numbered]:
         yield position, REFUSAL
 
 
-def some_pieces(count: int) -> Iterator[Piece]:
-    return pieces_of([REFUSAL] * count)
+def some_pieces() -> Iterator[Piece]:
+    return pieces_of([REFUSAL] * 2_000)
 
 
 def test_a_piece_that_hangs_bounds_what_waits_for_it_and_every_puzzle_is_answered_once():
@@ -312,7 +312,7 @@ def test_a_piece_that_hangs_bounds_what_waits_for_it_and_every_puzzle_is_answere
         yield from answered(piece)
 
     found = []
-    for position, _ in merged(send, some_pieces(2_000), 2):
+    for position, _ in merged(send, some_pieces(), 2):
         found.append(position)
         if len(found) == (MAX_AHEAD * 2 - 1) * NUM_PUZZLES:
             go_on.set()  # nothing else was begun
@@ -329,10 +329,10 @@ def test_the_first_error_ends_a_run_and_leaving_it_ends_its_threads():
         yield from answered(piece)
 
     with pytest.raises(UnreachableError, match="it is gone"):
-        list(merged(send, some_pieces(2_000), 2))
+        list(merged(send, some_pieces(), 2))
     assert len(sent) < 1000
     sent.clear()
-    left = merged(answered, some_pieces(2_000), 2)
+    left = merged(answered, some_pieces(), 2)
     next(left)
     left.close()
     wait_for(lambda: all(thread.name != "hrm-batch" for thread in threading.enumerate()))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stand_ins import BUILD_COMMAND, FAKES, SetUp, python_path
+from stand_ins import BUILD_COMMAND, FAKES, PYTHON_PATH, SetUp
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import factory
@@ -38,7 +38,7 @@ def device(
     A log line may not hold an exception, whose traceback would keep an engine alive.
     """
     monkeypatch.syspath_prepend(str(FAKES))
-    monkeypatch.setenv("PYTHONPATH", python_path(FAKES))
+    monkeypatch.setenv("PYTHONPATH", PYTHON_PATH)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tensorrt_build, "MEASURE_S", 0.0)
     monkeypatch.setattr(tensorrt_build, "BUILD_COMMAND", BUILD_COMMAND)

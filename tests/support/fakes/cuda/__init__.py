@@ -1,0 +1,1 @@
+"""A stand-in for the folder of NVIDIA's cuda-python."""
