@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 
 # The names load on first use: the commands in `hrm_edge.commands` start without pydantic and httpx.
 if TYPE_CHECKING:
-    from hrm_edge.solving import (
+    from hrm_edge.solvers import (
         Answer,
         BundleError,
         Client,
@@ -79,6 +79,6 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from hrm_edge import solving
+    from hrm_edge import solvers
 
-    return getattr(solving, name)
+    return getattr(solvers, name)

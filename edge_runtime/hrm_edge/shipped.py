@@ -96,12 +96,12 @@ def _print_example(model: dict[str, Any]) -> None:
 
 
 def _measure(names: list[str]) -> None:
-    from hrm_edge_runtime.engines import cpu_times
+    from hrm_edge_runtime.engines import times
 
     with stages_on() as stages:
         for number, name in enumerate(names):
             stages.show(f"timing {name}", number, len(names))
-            cpu_times.measure(open_bundle(name))
+            times.measure(open_bundle(name))
 
 
 def _print_table(found: list[dict[str, Any]]) -> None:
@@ -155,7 +155,7 @@ def about(name: str) -> dict[str, Any]:
     """Describe a bundle from its files, without opening an engine; None for unknown values."""
     from hrm_edge_runtime.api.served_model import board_size
     from hrm_edge_runtime.contract.card import accuracy_of, architecture_of
-    from hrm_edge_runtime.engines import cpu_times
+    from hrm_edge_runtime.engines import times
     from hrm_puzzles.puzzle import Described
 
     bundle = open_bundle(name)
@@ -176,8 +176,8 @@ def about(name: str) -> dict[str, Any]:
         "architecture": architecture_of(manifest),
         "board": board,
         "size_kb": round(graph.size_bytes / 1000),
-        "segment_ms": cpu_times.kept(bundle),
-        "auto": cpu_times.fastest(bundle) or "fp32",
+        "segment_ms": times.kept(bundle),
+        "auto": times.fastest(bundle) or "fp32",
         **accuracy_of(manifest),
         "held_out_tasks": results and results.model_dump(),
         "proof_exists": puzzle.proof_exists,

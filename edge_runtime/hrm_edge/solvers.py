@@ -1,14 +1,23 @@
-"""What solves puzzles for `hrm-solve`: a server, or a bundle opened in this process."""
+"""What solves puzzles: a server, or bundles opened in this process.
+
+Holds every name that `hrm_edge` offers on first use.
+"""
 
 import contextlib
 import functools
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, cast
 
-from hrm_edge.client import TEMPORARY, Client
-from hrm_edge.errors import RefusedError, UnavailableError
+from hrm_edge.client import TEMPORARY, Client, in_order
+from hrm_edge.errors import (
+    RefusedError,
+    ServerError,
+    UnavailableError,
+    UnreachableError,
+)
 from hrm_edge.puzzles import Entry, OutOfReachError, SolvingError
 from hrm_edge.requests import (
     Numbered,
@@ -16,6 +25,7 @@ from hrm_edge.requests import (
     RequestOrRefusal,
     request_from,
     request_or_refusal,
+    requests_from,
 )
 from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.request import (
@@ -24,14 +34,40 @@ from hrm_edge_runtime.api.request import (
     candidate_models,
     parse_request,
 )
-from hrm_edge_runtime.api.schema import ErrorDetail, SolveAnswer, SolveRequest
+from hrm_edge_runtime.api.schema import ErrorDetail as Refusal
+from hrm_edge_runtime.api.schema import ModelView as Model
+from hrm_edge_runtime.api.schema import SegmentView as Segment
+from hrm_edge_runtime.api.schema import SolveAnswer as Answer
+from hrm_edge_runtime.api.schema import SolveRequest as Request
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.errors import Error
+from hrm_edge_runtime.contract.manifest import MANIFEST_NAME, BundleError
+from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
+from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare, presumed
 from hrm_parity import BUILD_COMMAND
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT, Grid, Puzzle, PuzzleError, sized
+
+__all__ = [
+    "Answer",
+    "BundleError",
+    "Client",
+    "EngineUnavailableError",
+    "Error",
+    "Model",
+    "Refusal",
+    "RefusedError",
+    "Request",
+    "Segment",
+    "ServerError",
+    "UnavailableError",
+    "UnreachableError",
+    "solve",
+    "solve_many",
+]
 
 SolveAll = Callable[[Iterable[RequestOrRefusal]], Iterable[Numbered]]
 Options = Mapping[str, object]
@@ -44,6 +80,48 @@ class Solver(NamedTuple):
 
     puzzles: Mapping[str, Puzzle]
     solve_all: SolveAll
+
+
+def solve(puzzle: object, *, bundle: Path | str | None = None, **fields: object) -> Answer:
+    """Solve one puzzle in this process; raises RefusedError.
+
+    `fields` are the other fields of a request. Without `bundle`, the first shipped model that can
+    read the puzzle solves it.
+    """
+    (reply,) = solve_many([request_from(puzzle, fields)], bundle=bundle)
+    if isinstance(reply, Refusal):
+        raise RefusedError(reply)
+    return reply
+
+
+def solve_many(
+    puzzles: Iterable[object], *, bundle: Path | str | None = None, **fields: object
+) -> list[Reply]:
+    """Answers or refusals in the order of the puzzles; puzzles of one model share its batch."""
+    solver = _solver_of(bundle)
+    return in_order(solver.solve_all(requests_from(puzzles, fields)))
+
+
+def _solver_of(bundle: Path | str | None) -> Solver:
+    """A solver with one bundle, or with all shipped ones."""
+    if bundle is None:
+        paths = list(shipped_bundles().values())
+    else:
+        paths = [find_bundle(str(bundle)).resolve()]
+    return _opened(*[(path, _write_time_ns(path)) for path in paths])
+
+
+def _write_time_ns(path: Path) -> int:
+    """When a bundle was written, which changes if an export replaces it. 0 if it is not a
+    bundle."""
+    manifest = path / MANIFEST_NAME
+    return manifest.stat().st_mtime_ns if manifest.exists() else 0
+
+
+@functools.cache
+def _opened(*written: tuple[Path, int]) -> Solver:
+    """Open bundles once for each time that they are written."""
+    return from_bundles([Bundle.open(path) for path, _ in written])
 
 
 def from_server(client: Client, *, kind: str | None, model: str | None) -> Solver:
@@ -68,13 +146,13 @@ def _checked(
 
     def noted() -> Iterator[RequestOrRefusal]:
         for position, request in enumerate(requests):
-            if isinstance(request, SolveRequest):
+            if isinstance(request, Request):
                 questions[position] = request.puzzle
             yield request
 
     for position, reply in client.as_finished(noted()):
         question = questions.pop(position, None)
-        if isinstance(reply, SolveAnswer) and reply.status == "proven" and reply.model in puzzles:
+        if isinstance(reply, Answer) and reply.status == "proven" and reply.model in puzzles:
             puzzle = puzzles[reply.model]
             if not _is_right(puzzle, question, reply.solution):
                 problem = f"the server calls a wrong answer to its {puzzle.name} puzzle proven"
@@ -197,7 +275,7 @@ def _parsed(
     served: Sequence[ServedModel], request: RequestOrRefusal, position: int
 ) -> ParsedRequest:
     """Parse a request for the model that reads it; raises RefusedError."""
-    if isinstance(request, ErrorDetail):
+    if isinstance(request, Refusal):
         raise RefusedError(request)
     try:
         candidates = served
@@ -248,7 +326,7 @@ def solve_in_order(
 
     first = 0
     for position, reply in solver.solve_all(requests()):
-        if isinstance(reply, ErrorDetail) and reply.reason in TEMPORARY:
+        if isinstance(reply, Refusal) and reply.reason in TEMPORARY:
             raise UnavailableError(503, reply)
         replies[position] = reply
         while first in replies:

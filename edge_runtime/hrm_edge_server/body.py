@@ -41,17 +41,12 @@ class ClientBytes(h11.Connection):
         self.fault = h11.RemoteProtocolError("")  # the last one
         self.events_left = EVENTS_A_TURN
         self._num_pieces = 0
-        self._body_bytes = 0
-
-    @property
-    def num_held(self) -> int:
-        """Bytes that are kept of a request in progress and of what comes behind it, at most."""
-        return len(self.trailing_data[0]) + min(self._body_bytes, MAX_BODY_BYTES)
+        self.body_bytes = 0  # of the request in progress
 
     def forget_body(self) -> None:
         """The request is answered, or refused."""
         self._num_pieces = 0
-        self._body_bytes = 0
+        self.body_bytes = 0
 
     def next_event(self) -> Any:
         """The next event; NEED_DATA too if this turn may parse no more."""
@@ -99,8 +94,8 @@ class ClientBytes(h11.Connection):
 
     def _check_piece(self, size: int) -> None:
         self._num_pieces += 1
-        self._body_bytes += size
-        if self._num_pieces > MANY_PIECES and self._body_bytes < LEAST_PIECE * self._num_pieces:
+        self.body_bytes += size
+        if self._num_pieces > MANY_PIECES and self.body_bytes < LEAST_PIECE * self._num_pieces:
             raise h11.RemoteProtocolError("a body in crumbs")
 
 

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from hrm_edge_runtime.api.errors import JSON, SAFE_HEADERS, ServiceError, as_json, no_answer
-from hrm_edge_server.body import EVENTS_A_TURN, ClientBytes
+from hrm_edge_server.body import EVENTS_A_TURN, MAX_BODY_BYTES, ClientBytes
 from hrm_edge_server.growing import CUT
 
 READ_BYTES = 4096  # per turn of the event loop
@@ -216,14 +216,15 @@ class GuardedProtocol(H11Protocol):
         super().handle_events()
         if not self.conn.events_left:
             self.rest_a_turn()
-        self._limits.hold(self, self.conn.num_held)
+        ahead_bytes = len(self.conn.trailing_data[0])
+        self._limits.hold(self, ahead_bytes + min(self.conn.body_bytes, MAX_BODY_BYTES))
         if self._is_ignored or not self._is_answering:
             return
         self._limits.idle.pop(self, None)
         self.scope["extensions"] = cast(Any, {CUT: self.cut})
         if self.conn.their_state is h11.SEND_BODY:
             return
-        if len(self.conn.trailing_data[0]) > MAX_AHEAD_BYTES:
+        if ahead_bytes > MAX_AHEAD_BYTES:
             self._is_ignored = True
             self.cycle.keep_alive = False
         self.flow.resume_reading()

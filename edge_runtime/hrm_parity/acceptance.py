@@ -27,7 +27,7 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES, open_bundle
 from hrm_edge_runtime.engines.engine import Engine, load_blanks, median_step_ms
 from hrm_edge_runtime.engines.factory import Choice, engine_for, prepare
-from hrm_edge_runtime.engines.trt.profiles import buckets_for
+from hrm_edge_runtime.engines.trt.engine import buckets_for
 from hrm_host import atomic, command, machine, memory
 from hrm_host.reading import counted
 from hrm_parity import BUILD_COMMAND

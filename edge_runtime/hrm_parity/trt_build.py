@@ -34,7 +34,7 @@ from hrm_edge_runtime.engines.trt.api import ShapeRange
 from hrm_edge_runtime.engines.trt.building import Build, worth_a_try
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
 from hrm_edge_runtime.engines.trt.causes import REMEDIES, TensorRTError
-from hrm_edge_runtime.engines.trt.profiles import Profile
+from hrm_edge_runtime.engines.trt.engine import Profile
 from hrm_host import memory
 from hrm_host.command import AsJson, Command, taking
 from hrm_host.progress import stages_on

@@ -4,6 +4,7 @@ Shapes: B batch, H heads, N positions, K head width.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,14 @@ class BlockWriter:
         weight = f"{module}.weight"
         matrix = self.graph.tensor(weight, self.weights[weight].T)
         return self.graph.node(name, "MatMul", x, matrix)
+
+    def products(self, scope: str, module: str) -> Callable[[str, str, str], str]:
+        """`linear`, with names that start with the scope and weights of the module."""
+
+        def linear(name: str, weights: str, x: str) -> str:
+            return self.linear(f"{scope}/{name}", f"{module}.{weights}", x)
+
+        return linear
 
     def biased(self, name: str, module: str, x: str) -> str:
         """Product and bias of a two-dimensional input: ONNX Runtime makes one Gemm of both."""
@@ -127,6 +136,7 @@ class TransformerBlocks(BlockWriter):
 
     def attention(self, scope: str, module: str, x: str) -> str:
         node = self.graph.within(scope)
+        linear = self.products(scope, module)
         config = self.config
         q, k, v = self.queries_keys_values(scope, module, x)
         shares = self.attention_shares(scope, q, k, config.head_size)
@@ -134,17 +144,18 @@ class TransformerBlocks(BlockWriter):
         mixed = node("mixed_back", "Transpose", mixed, perm=(0, 2, 1, 3))
         sizes = (config.num_positions, config.hidden_size)
         mixed = self.shaped(f"{scope}/mixed_flat", mixed, 0, *sizes)
-        return self.linear(f"{scope}/o", f"{module}.o_proj", mixed)
+        return linear("o", "o_proj", mixed)
 
     def queries_keys_values(self, scope: str, module: str, x: str) -> list[str]:
         """Queries, keys and values, each [B, H, N, K]. Rotary queries and keys are rotated
         together."""
         graph = self.graph
         node = graph.within(scope)
+        linear = self.products(scope, module)
         config = self.config
         heads = config.num_heads
         sizes = (config.num_positions, 3 * heads, config.head_size)
-        qkv = self.linear(f"{scope}/qkv", f"{module}.qkv_proj", x)
+        qkv = linear("qkv", "qkv_proj", x)
         qkv = self.shaped(f"{scope}/heads", qkv, 0, *sizes)
         qkv = node("heads_first", "Transpose", qkv, perm=(0, 2, 1, 3))
         if config.positions != "rope":
@@ -165,10 +176,11 @@ class TransformerBlocks(BlockWriter):
     def swiglu(self, scope: str, module: str, x: str) -> str:
         graph = self.graph
         node = graph.within(scope)
+        linear = self.products(scope, module)
         width = self.weights[f"{module}.down_proj.weight"].shape[1]
-        gate_up = self.linear(f"{scope}/gate_up", f"{module}.gate_up_proj", x)
+        gate_up = linear("gate_up", "gate_up_proj", x)
         gate, up = graph.split(f"{scope}/gate_and_up", gate_up, (width, width), axis=2)
         sigmoid = node("sigmoid", "Sigmoid", gate)
         silu = node("silu", "Mul", gate, sigmoid)
         gated = node("gated", "Mul", silu, up)
-        return self.linear(f"{scope}/down", f"{module}.down_proj", gated)
+        return linear("down", "down_proj", gated)

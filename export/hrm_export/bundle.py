@@ -27,10 +27,10 @@ from hrm_edge_runtime.contract.bundle import (
 )
 from hrm_edge_runtime.contract.card import card_of
 from hrm_edge_runtime.contract.manifest import CARD_NAME, TaskResults, write_manifest
-from hrm_edge_runtime.engines import cpu_times
+from hrm_edge_runtime.engines import times
 from hrm_export.contents import Contents
+from hrm_export.onnx_graph import unrolled_graph
 from hrm_export.torch_engine import SIZES
-from hrm_export.unrolled import unrolled_graph
 from hrm_host import atomic
 from hrm_host.reading import counted
 
@@ -165,8 +165,8 @@ def page_of(out: Path, contents: Contents, forms: Sequence[Form]) -> Page:
     `auto` chooses by the times of the first batch from now on.
     """
     bundle = Bundle.open(out)
-    times_ms = cpu_times.measure(bundle)
-    many_ms = cpu_times.segment_times(bundle, MANY)
+    times_ms = times.measure(bundle)
+    many_ms = times.segment_times(bundle, MANY)
     fp32 = forms[0]
     rows: list[Page] = []
     for form in forms:
@@ -183,7 +183,7 @@ def page_of(out: Path, contents: Contents, forms: Sequence[Form]) -> Page:
         "halting": {"policy": fp32.policy.kind, "max_segments": fp32.policy.max_segments},
         "num_held_out": fp32.score.num_puzzles,
         "precisions": rows,
-        "auto_on_cpu": cpu_times.fastest_of(times_ms, bundle.manifest.decided),
+        "auto_on_cpu": times.fastest_of(times_ms, bundle.manifest.decided),
     }
 
 
@@ -228,7 +228,7 @@ def print_table(page: Page, fp32: Form) -> None:
         f"{report.num_puzzles} of {fp32.origin['num_candidates']} puzzles (others may amplify "
         "rounding). Times are CPU times of one thread of this machine.",
         f"auto serves {page['auto_on_cpu']} on this CPU: another precision than fp32 must hold its "
-        f"accuracy and be {cpu_times.GAIN} times as fast.",
+        f"accuracy and be {times.GAIN} times as fast.",
     ]
     for row in rows:
         if row["undecided"] is not None:

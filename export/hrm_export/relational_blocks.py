@@ -53,13 +53,14 @@ class RelationalBlocks(BlockWriter):
         No tensor has more than five axes: OpenVINO computes wrong sums over seven.
         """
         node = self.graph.within(scope)
+        linear = self.products(scope, module)
         m = self.biased(f"{scope}/message", f"{module}.message", x)
         m = node("message", "Relu", m)
         known = self.state_and_rows(scope, module, x, m)
         columns = self.column_messages(scope, module, m)
         known = node("known", "Add", known, columns)
         kept = node("kept", "Relu", known)
-        change = self.linear(f"{scope}/out", f"{module}.out_proj", kept)
+        change = linear("out", "out_proj", kept)
         change = self.shaped(f"{scope}/change", change, -1, self.config.num_channels)
         return self.residual(scope, x, change)
 
@@ -69,12 +70,13 @@ class RelationalBlocks(BlockWriter):
         By bands: [B b, r, s c S, F].
         """
         config = self.config
+        linear = self.products(scope, module)
         _, rows, stacks, columns = config.board
         lines = (-1, stacks, columns, config.num_symbols)
         m = self.shaped(f"{scope}/messages", m, *lines, config.num_channels)
-        own = self.linear(f"{scope}/own_said", f"{module}.own_proj", m)
+        own = linear("own_said", "own_proj", m)
         cell = self.total(f"{scope}/cell", m, 3)
-        cell = self.linear(f"{scope}/cell_said", f"{module}.cell_proj", cell)
+        cell = linear("cell_said", "cell_proj", cell)
         across = self.total(f"{scope}/across", m, 2)
         across = self.row_messages(scope, module, across)
         state = self.biased(f"{scope}/state", f"{module}.state", x)
@@ -86,14 +88,15 @@ class RelationalBlocks(BlockWriter):
     def row_messages(self, scope: str, module: str, across: str) -> str:
         """Messages of the minis of a row, of the row and of the box, [B b r, s, 1, S, F]."""
         config = self.config
+        linear = self.products(scope, module)
         _, rows, stacks, _ = config.board
         bands = (-1, rows, stacks * config.num_symbols)
         row = self.total(f"{scope}/row", across, 1)
         box = self.shaped(f"{scope}/across_bands", across, *bands, config.num_channels)
         box = self.total(f"{scope}/box", box, 1)
-        across = self.linear(f"{scope}/across_said", f"{module}.mini_proj", across)
-        row = self.linear(f"{scope}/row_said", f"{module}.line_proj", row)
-        box = self.linear(f"{scope}/box_said", f"{module}.box_proj", box)
+        across = linear("across_said", "mini_proj", across)
+        row = linear("row_said", "line_proj", row)
+        box = linear("box_said", "box_proj", box)
         said = self.sum(f"{scope}/minis_and_rows", across, row)
         said = self.shaped(f"{scope}/row_bands", said, *bands, config.inner_size)
         said = self.sum(f"{scope}/rows", said, box)
@@ -103,14 +106,15 @@ class RelationalBlocks(BlockWriter):
     def column_messages(self, scope: str, module: str, m: str) -> str:
         """Messages of the minis of a column and of the column, [B b, 1, s c S, F]."""
         config = self.config
+        linear = self.products(scope, module)
         bands, rows, stacks, columns = config.board
         values = stacks * columns * config.num_symbols
         down = self.shaped(f"{scope}/message_bands", m, -1, rows, values, config.num_channels)
         down = self.total(f"{scope}/down", down, 1)
         down = self.shaped(f"{scope}/down_boards", down, -1, bands, values, config.num_channels)
         column = self.total(f"{scope}/column", down, 1)
-        down = self.linear(f"{scope}/down_said", f"{module}.mini_proj", down)
-        column = self.linear(f"{scope}/column_said", f"{module}.line_proj", column)
+        down = linear("down_said", "mini_proj", down)
+        column = linear("column_said", "line_proj", column)
         said = self.sum(f"{scope}/columns", down, column)
         return self.shaped(f"{scope}/column_bands", said, -1, 1, values, config.inner_size)
 
@@ -172,15 +176,16 @@ class RelationalBlocks(BlockWriter):
         """Messages of each color and of all colors, averaged over the board, [B, S, F, 1]."""
         graph = self.graph
         node = graph.within(scope)
+        linear = self.products(scope, module)
         config = self.config
         channels = config.num_channels
         flat = self.by_color(f"{scope}/colors_flat", messages, channels, config.seq_len)
         of_color = node("mean_color", "ReduceMean", flat, graph.ints(3), keepdims=0)
-        board = self.linear(f"{scope}/board", f"{module}.board_proj", of_color)
+        board = linear("board", "board_proj", of_color)
         flat = self.shaped(f"{scope}/all_flat", cells, 0, 1, channels, -1)
         total = node("mean_total", "ReduceMean", flat, graph.ints(3), keepdims=0)
         of_all = node("mean_all", "Mul", total, graph.number(1 / config.num_symbols))
-        whole = self.linear(f"{scope}/whole", f"{module}.all_proj", of_all)
+        whole = linear("whole", "all_proj", of_all)
         said = node("board_and_whole", "Add", board, whole)
         return self.by_color(f"{scope}/board_said", said, config.inner_size, 1)
 
@@ -206,11 +211,12 @@ class RelationalBlocks(BlockWriter):
     def queries_and_keys(self, scope: str, module: str, cells: str) -> list[str]:
         """Each [B, H, cells, C], rotated by row and column."""
         node = self.graph.within(scope)
+        linear = self.products(scope, module)
         config = self.config
         heads = config.num_heads
         flat = self.shaped(f"{scope}/cells_flat", cells, 0, config.num_channels, config.seq_len)
         flat = node("cells_first", "Transpose", flat, perm=(0, 2, 1))
-        looks = self.linear(f"{scope}/look", f"{module}.look_proj", flat)
+        looks = linear("look", "look_proj", flat)
         sizes = (config.seq_len, 2 * heads, config.num_channels)
         looks = self.shaped(f"{scope}/looks", looks, 0, *sizes)
         looks = node("heads_first", "Transpose", looks, perm=(0, 2, 1, 3))

@@ -171,10 +171,11 @@ class _Segment(BlockWriter):
     def answer(self, state: str) -> None:
         """The answer with its logits, and the halting margin by the model's own rule."""
         graph = self.graph
+        config = self.config
         tokens = state
-        if self.config.prefix_len:
-            starts = graph.ints(self.config.prefix_len)
-            ends = graph.ints(self.config.num_positions)
+        if config.prefix_len:
+            starts = graph.ints(config.prefix_len)
+            ends = graph.ints(config.num_positions)
             axes = graph.ints(1)
             tokens = graph.node("answer/tokens", "Slice", state, starts, ends, axes)
         logits = self.linear("logits_BTV", "lm_head", tokens)
@@ -182,7 +183,7 @@ class _Segment(BlockWriter):
         graph.node("answer_BT", "Cast", best, to=TensorProto.INT32)
         q = self.q_values(state)
         q_halt = graph.node("q_halt_B", "Gather", q, graph.index(0), axis=1)
-        if self.config.halt_rule == "q_halt":
+        if config.halt_rule == "q_halt":
             graph.node("halt_margin_B", "Identity", q_halt)
         else:
             q_continue = graph.node("halting/q_continue", "Gather", q, graph.index(1), axis=1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hrm_edge_runtime.engines import cpu_times
+from hrm_edge_runtime.engines import times
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -14,6 +14,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
-        patch.setattr(cpu_times, "MEASURING_S", 0.01)
-        patch.setattr(cpu_times, "LONGER_S", 0.01)
+        patch.setattr(times, "MEASURING_S", 0.01)
+        patch.setattr(times, "LONGER_S", 0.01)
         yield folder

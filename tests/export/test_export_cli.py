@@ -23,7 +23,7 @@ from hrm_edge.requests import requests_from
 from hrm_edge.solvers import from_bundles
 from hrm_edge_runtime.api.schema import SolveAnswer
 from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle
-from hrm_edge_runtime.engines import cpu_times
+from hrm_edge_runtime.engines import times
 from hrm_edge_runtime.engines.factory import choose
 from hrm_edge_runtime.engines.onnx import CUDA, engine_from_bundle
 from hrm_export.cli import main as app
@@ -225,9 +225,9 @@ def test_json_holds_every_precision_and_the_times_by_which_auto_chooses(tmp_path
     assert rows[2]["segment_ms"].keys() == {"1", "8"}
     shown_ms = {row["precision"]: row["segment_ms"]["1"] for row in rows}
     bundle = Bundle.open(out)
-    assert cpu_times.kept(bundle) == shown_ms
+    assert times.kept(bundle) == shown_ms
     fastest = min(shown_ms, key=shown_ms.__getitem__)
-    is_faster = cpu_times.GAIN * shown_ms[fastest] < shown_ms["fp32"]
+    is_faster = times.GAIN * shown_ms[fastest] < shown_ms["fp32"]
     chosen = fastest if is_faster else "fp32"
     assert found["auto_on_cpu"] == chosen
     assert choose(bundle, "auto").precision == chosen

@@ -27,8 +27,8 @@ from hrm_edge_runtime.contract.manifest import BundleError
 from hrm_edge_runtime.engines.unrolled import UnrolledEngine
 from hrm_export.bundle import write_bundle
 from hrm_export.contents import Contents, served_graph
+from hrm_export.onnx_graph import unrolled_graph
 from hrm_export.torch_engine import golden_traces
-from hrm_export.unrolled import unrolled_graph
 from hrm_host.progress import Stages, stages_on
 from hrm_parity.cli import ParityOptions, compare_engines
 from hrm_parity.cli import main as parity_main

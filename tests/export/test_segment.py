@@ -30,9 +30,9 @@ from hrm_calibration.rollouts import run_questions
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.operators import OPERATORS
 from hrm_edge_runtime.contract.shipped import SHIPPED_BUNDLES
+from hrm_export.onnx_graph import unrolled_graph
 from hrm_export.segment import segment_graph
 from hrm_export.torch_engine import record
-from hrm_export.unrolled import unrolled_graph
 
 MODELS = {
     "rotary": {"positions": "rope"},

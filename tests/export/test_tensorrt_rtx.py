@@ -28,9 +28,9 @@ from hrm_calibration.quantize import call_sites, quantize
 from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_edge_runtime.engines.trt.api import ShapeRange, plan_from_onnx
-from hrm_edge_runtime.engines.trt.profiles import Profile
+from hrm_edge_runtime.engines.trt.engine import Profile
+from hrm_export.onnx_graph import unrolled_graph
 from hrm_export.segment import segment_graph
-from hrm_export.unrolled import unrolled_graph
 from hrm_host.progress import Stages
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of

@@ -16,8 +16,7 @@ from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.manifest import Halting, Manifest
 from hrm_edge_runtime.engines.engine import Engine
-from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport, Lanes, MakeLanes, OpenedLane
-from hrm_edge_runtime.worker.step_times import warm_up
+from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport, Lanes, MakeLanes, OpenedLane, warm_up
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 

@@ -4,7 +4,7 @@ Engines are named ENGINE[:PRECISION]:
 
 - `cpu` and `cuda` run on ONNX Runtime, `tensorrt` on TensorRT.
 - `auto` is the first of tensorrt, cuda and cpu that this machine runs. On a CPU it runs the fastest
-  precision that holds its accuracy, once `cpu_times` are measured.
+  precision that holds its accuracy, once CPU times are measured.
 - `unrolled` runs the graph that contains the whole loop on the CPU, to check that graph.
 
 Only the chosen engine's modules are imported: a Jetson lacks ONNX Runtime, a desktop TensorRT.
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.engines import cpu_times
+from hrm_edge_runtime.engines import times
 from hrm_edge_runtime.engines.engine import Engine, EngineUnavailableError, max_slots
 from hrm_host.machine import cuda_devices
 
@@ -121,7 +121,7 @@ def _resolved(bundle: Bundle, engine: str) -> tuple[str, str | None]:
     if named == "auto":
         named = _first_that_runs(bundle)
         if named == "cpu" and precision is None:
-            precision = cpu_times.fastest(bundle)
+            precision = times.fastest(bundle)
     return named, precision
 
 

@@ -1,23 +1,23 @@
-"""In the engine process: from bundles to lanes that are warm and within the memory budget."""
+"""In the engine process: from bundles to lanes that are warm and within the memory budget.
+
+The number of slots follows from the time of a segment over 1, 2, 4 ... slots. Throughput grows with
+the slots up to a knee. Without a knee, a few slots still keep easy puzzles from waiting behind hard
+ones.
+"""
 
 import functools
 import gc
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.engines.engine import Engine
+from hrm_edge_runtime.engines.engine import Engine, Float32, load_blanks, step_seconds
 from hrm_edge_runtime.engines.factory import Choice, engine_for
-from hrm_edge_runtime.worker.step_times import (
-    StepTimes,
-    StepTimesFile,
-    measure,
-    sizing_from,
-    warm_up,
-)
+from hrm_edge_runtime.engines.times import StepTimes, StepTimesFile
 from hrm_host.machine import num_cores, threads_left
 from hrm_host.memory import (
     MIB,
@@ -31,6 +31,11 @@ from hrm_host.memory import (
 HEADROOM_SHARE = 0.05  # share of the memory that stays free without a budget
 HEADROOM_BYTES = 256 * MIB  # the smallest headroom
 SPARE_THREADS = 64  # threads for the HTTP process, a trial, and opening a lane
+MEASURING_S = 1.0
+MAX_ROUNDS = 8  # measurements of each size
+NEARLY = 0.9  # a size with this share of the best throughput is good enough
+NOISE = 0.05  # a lane's throughput is never below that of one slot by more than this
+FAIR_SLOTS = 4  # the most slots without a gain in throughput
 MIN_THREADS = 48  # the server's processes start this many even if each engine has one
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
@@ -170,7 +175,9 @@ def open_lane(
     options = options._replace(defaults=defaults)
     bundle = Bundle.open(options.bundle_path)
     name = bundle.manifest.name
-    figures = StepTimesFile(bundle, options.choice, defaults.num_threads)
+    figures = StepTimesFile(
+        bundle, options.choice.engine, options.choice.precision, defaults.num_threads
+    )
     defaults.budget.check(name, figures.graph.stat().st_size)
     step_s = figures.step_times(options.max_slots)
     if not step_s and not defaults.num_slots:
@@ -202,12 +209,48 @@ def _measured(bundle: Bundle, options: LaneOptions) -> StepTimes:
     """Step times of an engine with `max_slots`; closes it, because the lane may need fewer."""
     engine = _engine(bundle, options, options.max_slots)
     try:
-        return measure(engine, bundle.puzzle_table[0])
+        return step_times_of(engine, bundle.puzzle_table[0])
     finally:
         engine.close()
         del engine
         gc.collect()
         give_back_freed_memory()
+
+
+def step_times_of(engine: Engine, puzzle_vector_E: Float32) -> StepTimes:
+    """The minimum time of a segment over 1, 2, 4 ... slots, measured for at most a second."""
+    load_blanks(engine, puzzle_vector_E)
+    end_s = time.monotonic() + MEASURING_S
+    step_s: StepTimes = {}
+    size = 1
+    expected_s = 0.0
+    while size <= engine.num_slots and time.monotonic() + 2 * expected_s < end_s:
+        engine.step(size)  # the first step allocates memory
+        step_s[size] = step_seconds(engine, size)
+        expected_s = 2 * step_s[size]
+        size *= 2
+    for _ in range(MAX_ROUNDS):
+        for size, seconds in step_s.items():
+            if time.monotonic() + seconds < end_s:
+                step_s[size] = min(seconds, step_seconds(engine, size))
+    return step_s
+
+
+def sizing_from(step_s: Mapping[int, float]) -> tuple[int, str]:
+    """Choose one of the measured numbers of slots, which include 1; returns it and the rule.
+
+    - compute-bound, if one slot has 90 % of the best throughput: the largest number up to 4 that
+      loses at most 5 % against one slot.
+    - knee, otherwise: the smallest number with 90 % of the best throughput.
+    """
+    rates = {size: size / seconds for size, seconds in step_s.items()}
+    enough = NEARLY * max(rates.values())
+    if rates[1] >= enough:
+        fair = (1 - NOISE) * rates[1]
+        sizes = [size for size in rates if size <= FAIR_SLOTS and rates[size] >= fair]
+        return max(sizes), "compute-bound"
+    sizes = [size for size in rates if rates[size] >= enough]
+    return min(sizes), "knee"
 
 
 def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int) -> TaskLane:
@@ -230,6 +273,13 @@ def _opened_lane(bundle: Bundle, options: LaneOptions, num_slots: int) -> TaskLa
         give_back_freed_memory()
         raise
     return lane
+
+
+def warm_up(lane: TaskLane) -> None:
+    """Run the smallest and the largest step, since a first step allocates memory."""
+    load_blanks(lane.engine, lane.puzzle_table_PE[0])
+    lane.engine.step(1)
+    lane.engine.step(lane.engine.num_slots)
 
 
 def _engine(bundle: Bundle, options: LaneOptions, num_slots: int) -> Engine:

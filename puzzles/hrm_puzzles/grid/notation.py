@@ -14,7 +14,7 @@ import numpy as np
 from hrm_host.reading import are_strings, is_list
 from hrm_puzzles.grid.board import GridShape
 from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
-from hrm_puzzles.reading.cells import reject_doubtful_zero, values_in
+from hrm_puzzles.reading.grids import plain_board, reject_doubtful_zero
 from hrm_puzzles.reading.legend import (
     MAX_TEXT,
     BoardSize,
@@ -23,8 +23,10 @@ from hrm_puzzles.reading.legend import (
     bad_character,
     shown,
     size_of,
+    values_in,
 )
 from hrm_puzzles.reading.record import board_in
+from hrm_puzzles.reading.text import plain
 
 MAX_TOKEN = 2  # characters of the longest number of a cell
 SCALARS = frozenset((int, float, str, type(None)))
@@ -37,12 +39,16 @@ def parsed(size: BoardSize, legend: Legend, from_text: FromText, notation: objec
 
     Raises PuzzleError with the rule `not-a-puzzle`, that of `size`, `bad-character` or `ambiguous`.
     """
-    if isinstance(notation, str) and len(notation) > MAX_TEXT:
-        problem = f"the text has {len(notation)} characters, more than any form of a board"
-        raise size.error(problem)
+    if isinstance(notation, str):
+        if len(notation) > MAX_TEXT:
+            problem = f"the text has {len(notation)} characters, more than any form of a board"
+            raise size.error(problem)
+        board = plain_board(size.shape, legend, notation)
+        if board is not None:
+            return board
     notation = board_in(notation)
     if isinstance(notation, str):
-        return from_text(notation)
+        return _from_text(size, legend, from_text, notation)
     if not is_list(notation):
         raise PuzzleError(f"{shown(notation)} is not a puzzle", "not-a-puzzle", size.forms)
     if are_strings(notation):
@@ -104,12 +110,21 @@ def text_of(legend: Legend, grid: Grid) -> str:
     return "\n".join(lines)
 
 
+def _from_text(size: BoardSize, legend: Legend, from_text: FromText, text: str) -> Parsed:
+    """Read a text with `from_text`, unless it holds the cells alone."""
+    text = plain(text)
+    board = plain_board(size.shape, legend, text)
+    if board is None:
+        board = from_text(text)
+    return board
+
+
 def _from_strings(size: BoardSize, legend: Legend, from_text: FromText, lines: list[str]) -> Parsed:
     """Read a list of lines, or of all cells."""
     if len(lines) == size.shape.num_cells and max(map(len, lines)) <= MAX_TOKEN:
         return _from_flat_list(size, legend, lines)
     size.require(lines, size.shape.rows, "the list", "rows")
-    read = from_text("\n".join(lines))
+    read = _from_text(size, legend, from_text, "\n".join(lines))
     if read.notation.kind != "text":
         return read
     return replace(read, notation=replace(read.notation, kind="lines"))

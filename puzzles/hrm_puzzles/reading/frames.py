@@ -13,26 +13,29 @@ from itertools import chain
 from typing import NamedTuple
 
 from hrm_puzzles.puzzle import Parsed, PuzzleError
-from hrm_puzzles.reading.cells import (
+from hrm_puzzles.reading.grids import (
     BOX_DRAWING,
     FRAME,
     WORD,
     Span,
-    Values,
     number_rows,
     parsed_cells,
-    plain_cells,
     reject_doubtful_zero,
+)
+from hrm_puzzles.reading.legend import (
+    BoardSize,
+    Legend,
+    Values,
+    ambiguous,
+    bad_character,
     values_in,
 )
-from hrm_puzzles.reading.legend import BoardSize, Legend, ambiguous, bad_character
-from hrm_puzzles.reading.text import QUOTES, Line, is_heading, lines_of, plain
+from hrm_puzzles.reading.text import QUOTES, Line, is_heading, lines_of
 
 Row = list[Span]
 
 BETWEEN = frozenset("|!:+=~,;[](){} \t" + QUOTES + BOX_DRAWING)
 BARS = re.compile("[|!:│┃║┆┇┊┋]")
-OFTEN_FRAMES = frozenset("-_* ")  # blanks that are as often between the cells
 TOKEN = re.compile(rf"[^\s;,|:={QUOTES}]+")
 SECTION = re.compile(r"\s*\[\s*([A-Za-z]{3,})[^\]]*\]\s*")  # [Puzzle] and [State] of .sdk files
 FIELD_SEPARATORS = ",;\t"
@@ -69,17 +72,6 @@ def parsed_framed(size: BoardSize, legend: Legend, box_cols: int, text: str) -> 
 
     Raises PuzzleError with the rule of `size`, `bad-character`, `ambiguous` or `not-a-board`.
     """
-    known = {*legend.values, "\n"}
-    marks = set(text)
-    if not known >= marks:
-        text = plain(text)
-        marks = set(text)
-    cells = plain_cells(size.shape, text)
-    is_line = "\n" not in marks
-    is_plain = is_line or marks.isdisjoint(OFTEN_FRAMES)
-    if cells is not None and is_plain and known >= marks:
-        reject_doubtful_zero(legend, marks)
-        return parsed_cells(size.shape, legend, text, cells, legend.values)
     reject_other_forms(text)
     board = _Text(size=size, legend=legend, box_cols=box_cols, text=text)
     values = values_in(legend, board.row_marks)

@@ -1,4 +1,4 @@
-"""A board in lines of one character a cell, as mazes and cities are written.
+"""Cells in a text, and a board in lines of one character a cell, as mazes and cities are written.
 
 The geometry never depends on trimmed lines. If a dot marks open cells, spaces around the board are
 no cells. If spaces do, the first and the last line and the first column hold another character, and
@@ -7,24 +7,35 @@ Shapes: R rows, C columns.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cache
 from math import isqrt
+
+import numpy as np
 
 from hrm_host.reading import are_strings, is_list, is_object
 from hrm_puzzles.grid.board import GridShape
-from hrm_puzzles.puzzle import Parsed, PuzzleError
-from hrm_puzzles.reading.cells import (
-    Span,
-    number_rows,
-    parsed_cells,
-    plain_cells,
+from hrm_puzzles.puzzle import Grid, Notation, Parsed, PuzzleError
+from hrm_puzzles.reading.legend import (
+    BoardSize,
+    Legend,
+    Values,
+    ambiguous,
+    bad_character,
     values_in,
 )
-from hrm_puzzles.reading.legend import BoardSize, Legend, ambiguous, bad_character
-from hrm_puzzles.reading.text import plain
+from hrm_puzzles.reading.text import lines_of, plain
 
+BOX_DRAWING = "".join(map(chr, range(0x2500, 0x2580)))
+FRAME = re.compile(rf"[-=_*~{BOX_DRAWING}]{{2}}")
+WORD = re.compile(rf"[^\s,;|!:'\"\[\](){{}}{BOX_DRAWING}]+")
+NUMBER = re.compile(r"(-?\d{1,3}|nan|None|[._*-])(?:\.0*)?")  # also a whole float
+
+Span = tuple[int, int]
+"""The offsets of a cell in a text: its first character, and the end."""
 WRITE_DOTS = "write . for open cells"
 BETWEEN = frozenset(" ,;\t")  # separators of cells
+OFTEN_BETWEEN = frozenset("-_* ")  # marks that are as often between the cells
 DRAWN = re.compile(r"[+┌┏╔╭]\s?[-─━═]|^\s*[|│┃║]", re.MULTILINE)  # a wall between two cells
 
 
@@ -34,10 +45,6 @@ def lines_parsed(size: BoardSize, legend: Legend, text: str) -> Parsed:
     Raises PuzzleError with the rule of `size`, `bad-character`, `drawn-walls` or `ambiguous`.
     """
     shape = size.shape
-    plain_board = plain_cells(shape, text)
-    if plain_board is not None and legend.values.keys() - {" "} >= set(text) - {"\n"}:
-        return parsed_cells(shape, legend, text, plain_board, legend.values)
-    text = plain(text)
     numbers = number_rows(text)
     if numbers is not None and _shape_of_rows(numbers) == shape:
         cells = [cell for row in numbers for cell in row]
@@ -225,3 +232,100 @@ def _cells_of(lines: list[str], step: int) -> list[Span]:
         cells += [(place, place + 1) for place in range(begin, begin + len(line), step)]
         begin += len(line) + 1
     return cells
+
+
+def parsed_cells(
+    shape: GridShape,
+    legend: Legend,
+    text: str,
+    cells: Sequence[Span],
+    values: Values,
+    kind: str = "text",
+) -> Parsed:
+    """The question of these cells of a text. Raises PuzzleError for an unknown token."""
+    tokens = [text[start:end] for start, end in cells]
+    found = list(map(values.get, tokens))
+    if None in found:
+        cell = found.index(None)
+        raise bad_character(shape.cell_name(cell), tokens[cell], legend.described)
+    grid: Grid = np.array(found, dtype=np.int8).reshape(shape.rows, shape.cols)
+    blank = legend.characters[legend.open_value]
+    if legend.open_value in found:
+        blank = tokens[found.index(legend.open_value)]
+    notation = Notation(kind=kind, blank=blank, template=text, cells=tuple(cells))
+    return Parsed(grid=grid, notation=notation)
+
+
+def plain_board(shape: GridShape, legend: Legend, text: str) -> Parsed | None:
+    """Read a text that holds the cells in one line or in lines; None if it holds anything else."""
+    marks = set(text)
+    if not {*legend.values, "\n"} >= marks:
+        return None
+    lines = text.split("\n")
+    if len(lines) == 1:
+        is_whole = len(text) == shape.num_cells
+    else:
+        widths = set(map(len, lines))
+        is_whole = len(lines) == shape.rows and widths == {shape.cols}
+        is_whole = is_whole and marks.isdisjoint(OFTEN_BETWEEN)
+    if not is_whole:
+        return None
+    reject_doubtful_zero(legend, marks)
+    cells = _cells(len(lines), len(lines[0]))
+    return parsed_cells(shape, legend, text, cells, legend.values)
+
+
+@cache
+def _cells(rows: int, cols: int) -> tuple[Span, ...]:
+    """The cells of lines of `cols` characters."""
+    cells: list[Span] = []
+    for row in range(rows):
+        start = row * (cols + 1)
+        cells += [(place, place + 1) for place in range(start, start + cols)]
+    return tuple(cells)
+
+
+def number_rows(text: str) -> list[list[Span]] | None:
+    """The numbers of each line that has some, as a printed array has them; marks may be blanks.
+
+    None if anything else but frames is there, or if no line has several numbers.
+    """
+    rows: list[list[Span]] = []
+    for start, line in lines_of(text):
+        if not line:
+            continue
+        if FRAME.search(line) and not any(mark.isalnum() for mark in line):
+            continue
+        row: list[Span] = []
+        for word in WORD.finditer(line):
+            number = NUMBER.fullmatch(word[0])
+            if number is None:
+                return None
+            begin = start + word.start()
+            row.append((begin, begin + len(number[1])))
+        if row:
+            rows.append(row)
+    if any(len(row) > 1 for row in rows):
+        return rows
+    return None
+
+
+def reject_doubtful_zero(legend: Legend, cells: Iterable[object]) -> None:
+    """Raise PuzzleError if 0 can be a digit: another mark is a blank, and the last digit is absent.
+
+    Other programs count the digits from 0, in hexadecimal or in lists with -1 for a blank.
+    """
+    if not legend.in_lists:
+        return
+    marks = set(cells)
+    if not marks.isdisjoint(legend.last_marks) or marks.isdisjoint({"0", 0}):
+        return
+    last = max(legend.characters)
+    found = {str(mark).upper() for mark in marks}
+    blanks = {*map(str, legend.in_lists), *legend.open_marks, "NONE"}
+    has_both = "0" in found and not found.isdisjoint(blanks - {"0"})
+    if has_both and legend.characters[last] not in found:
+        reason = f"another mark is a blank and {last} is absent"
+        problem = f"0 can be a blank or a digit, because {reason}"
+        remedy = f"use one blank mark and the digits from 1: {legend.described}"
+        raise ambiguous(problem, remedy)

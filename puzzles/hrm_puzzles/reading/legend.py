@@ -3,9 +3,11 @@
 Shapes: R rows, C columns.
 """
 
-from collections.abc import Mapping, Sized
+from collections import Counter
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from typing import Any, Protocol, runtime_checkable
 
 from hrm_host.reading import is_list, is_object
@@ -15,9 +17,11 @@ from hrm_puzzles.puzzle import Grid, PuzzleError
 MAX_TEXT = 4000  # characters; every form of a board is shorter, including headers
 MAX_SHOWN = 20  # characters of a string that an error quotes
 MAX_SHOWN_KEYS = 6
+MOST_UNKNOWN = 4  # unknown characters of a text that may be marks of other programs
 MAX_SHOWN_NUMBER = 10**9  # an error does not quote larger integers
 
 Cell = tuple[int, int]
+Values = Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,3 +166,38 @@ def shown(value: object) -> str:
 def ambiguous(problem: str, remedy: str) -> PuzzleError:
     """An error about a text that can be read in two ways."""
     return PuzzleError(problem, "ambiguous", remedy)
+
+
+def values_in(legend: Legend, text: Sequence[str]) -> Values:
+    """The value of each character of a text.
+
+    A character that the legend lacks is a mark of another program if exactly one reading exists:
+    a wall occurs several times, any other mark once, and the text has no usual mark for it.
+    """
+    marks = sorted(set(text))
+    unknown = [mark for mark in marks if mark not in legend.values and not mark.isspace()]
+    if not unknown or len(unknown) > MOST_UNKNOWN:
+        return legend.values
+    counts = Counter(text)
+    known = {legend.values[mark] for mark in counts if mark in legend.values}
+    choices: list[list[int]] = []
+    for mark in unknown:
+        choices.append(_possible(legend, mark, counts[mark], known))
+    readings = [chosen for chosen in product(*choices) if len(set(chosen)) == len(chosen)]
+    if len(readings) > 1:
+        marks = " and ".join(map(repr, unknown))
+        problem = f"the text has {marks}, which can be read in {len(readings)} ways"
+        raise ambiguous(problem, f"use {legend.described}")
+    if not readings:
+        return legend.values
+    return {**legend.values, **dict(zip(unknown, readings[0], strict=True))}
+
+
+def _possible(legend: Legend, mark: str, count: int, known: set[int]) -> list[int]:
+    """The values that a mark of another program can have."""
+    possible: list[int] = []
+    for value, marks in legend.others.items():
+        is_once = value in legend.once
+        if mark in marks and value not in known and is_once == (count == 1):
+            possible.append(value)
+    return possible

@@ -16,7 +16,7 @@ from odd_server import OPEN, SOLVED, Reply, answer, body, odd_server, refused
 from service_tools import PATIENCE_S, USER, free_port, hrm_serve, write_key_file
 
 import hrm_edge
-from hrm_edge import solvers, solving
+from hrm_edge import solvers
 from hrm_edge.cli import main
 from hrm_edge.requests import requests_from
 from hrm_edge_runtime.api.schema import SegmentView
@@ -204,7 +204,7 @@ def test_all_names_are_there_and_every_error_has_the_base():
         if inspect.isclass(offered) and issubclass(offered, Exception):
             assert issubclass(offered, hrm_edge.Error)
     assert "Error" in hrm_edge.__all__
-    assert hrm_edge.__all__ == solving.__all__
+    assert hrm_edge.__all__ == solvers.__all__
     assert set(hrm_edge.__all__) <= set(dir(hrm_edge))
 
 
@@ -216,7 +216,7 @@ def test_only_the_models_that_solve_prepare_an_engine(monkeypatch: pytest.Monkey
         return prepare(bundle, engine, **more)
 
     monkeypatch.setattr(solvers, "prepare", noted)
-    solving._opened.cache_clear()
+    solvers._opened.cache_clear()
     for _ in range(2):
         hrm_edge.solve(SUDOKU)
     assert prepared == ["sudoku"]

@@ -15,7 +15,7 @@ from hrm_edge.shipped import about, demo, models
 from hrm_edge.solvers import from_bundles
 from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.contract.shipped import shipped_bundles
-from hrm_edge_runtime.engines import cpu_times
+from hrm_edge_runtime.engines import times
 from hrm_parity.cli import ParityOptions, compare_engines
 
 CARDS = text_of("docs/models.md")
@@ -74,7 +74,7 @@ def test_a_bundle_of_ones_own_is_told_as_far_as_it_says(tmp_path: Path):
 def test_the_table_lists_each_model(columns: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     times_ms = {"fp32": 14.07, "fp16": 10.5, "int8": 39.03}
-    monkeypatch.setattr(cpu_times, "kept", lambda _: times_ms)
+    monkeypatch.setattr(times, "kept", lambda _: times_ms)
     shown = invoked(models).stdout.splitlines()
     rows = shown[1 : 1 + len(shipped_bundles())]
     assert [line.split()[0] for line in rows] == list(shipped_bundles())
@@ -83,10 +83,10 @@ def test_the_table_lists_each_model(columns: int, monkeypatch: pytest.MonkeyPatc
         model = about(line.split()[0])
         assert f"{100 * model['solved']:.1f} % of {model['held_out']}" in line
         assert f"{model['size_kb']} KB" in line
-        times = ["14.07", "10.50*", "39.03"]
+        cells = ["14.07", "10.50*", "39.03"]
         if "fp16" not in shipped(model["name"]).manifest.decided:
-            times = ["14.07*", "10.50", "39.03"]
-        assert line.split()[-3:] == times
+            cells = ["14.07*", "10.50", "39.03"]
+        assert line.split()[-3:] == cells
 
 
 @pytest.mark.process

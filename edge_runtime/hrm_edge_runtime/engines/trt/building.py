@@ -33,7 +33,7 @@ from hrm_edge_runtime.engines.trt.causes import (
     cause_of,
     describe_status,
 )
-from hrm_edge_runtime.engines.trt.profiles import is_small
+from hrm_edge_runtime.engines.trt.engine import is_small
 
 WORTH_A_TRY = ("fp16", "int8", "fp32")  # fp16 first, as the fallback if int8 loses
 MESSAGES = (b'{"building"', b'{"chosen"', b'{"failed"')  # libraries may print lines of their own

@@ -22,9 +22,9 @@ from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.trt import api
 from hrm_edge_runtime.engines.trt.cuda import Gpu, look
-from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
-from hrm_edge_runtime.engines.trt.profiles import (
+from hrm_edge_runtime.engines.trt.engine import (
     Profile,
+    TensorRTEngine,
     buckets_for,
     profiles_for,
     slots_to_build,

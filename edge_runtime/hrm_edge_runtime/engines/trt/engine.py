@@ -11,6 +11,10 @@ Shapes: B slots, T tokens, N positions, D hidden width, E puzzle-vector size, V 
 - In a run the next segment is launched before the host reads the last. So outputs have two places
   too, used in turn.
 - Inputs are sent once, with the first segment of the next run. Later segments see no fresh slot.
+- The batch sizes depend on the model alone, so every command that needs up to 16 slots builds and
+  opens the same engine. A small model has one profile for all batch sizes: the builder takes a
+  third of the time and the plan a quarter of the bytes, with the same kernels. A large model has a
+  profile per batch size, since the narrowest profile has the best kernels.
 
 Not run on a GPU yet: the tests run it over a stand-in for TensorRT and CUDA.
 """
@@ -24,19 +28,23 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import Manifest
 from hrm_edge_runtime.engines import engine as contract
 from hrm_edge_runtime.engines.engine import (
+    MAX_SLOTS_CARD,
     Engine,
     EngineLostError,
     Float32,
     Int32,
     Shape,
     StepOutput,
+    usual_slots,
 )
 from hrm_edge_runtime.engines.trt import api
 from hrm_edge_runtime.engines.trt.cuda import Gpu, Shared
@@ -46,8 +54,61 @@ if TYPE_CHECKING:
     import tensorrt
 
 FLOAT_BYTES = 4
+FEW_WEIGHTS = 1_000_000
+BEST_ROWS = 8  # the batch size whose time the builder minimizes
+WEIGHT_BYTES = {"fp16": 2, "fp32": 4, "int8": 1}
 
 _log = logging.getLogger("hrm_edge_runtime.tensorrt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """The fewest, best and most rows of an optimization profile."""
+
+    min_rows: int
+    best_rows: int
+    max_rows: int
+
+    @classmethod
+    def fixed(cls, num_rows: int) -> Profile:
+        return cls(min_rows=num_rows, best_rows=num_rows, max_rows=num_rows)
+
+
+def is_small(bundle: Bundle) -> bool:
+    """Whether the model has few weights, judged by the size of a step graph."""
+    for precision, weight_bytes in WEIGHT_BYTES.items():
+        file = bundle.manifest.precisions.get(precision)
+        if file is not None:
+            num_weights = bundle.manifest.files[file].size_bytes // weight_bytes
+            return num_weights < FEW_WEIGHTS
+    return False
+
+
+def slots_to_build(bundle: Bundle, num_slots: int) -> int:
+    """The slots of the engine that serves `num_slots`: the usual number, 64, or `num_slots`."""
+    for size in (usual_slots(bundle), MAX_SLOTS_CARD):
+        if num_slots <= size:
+            return size
+    return num_slots
+
+
+def buckets_for(num_slots: int) -> tuple[int, ...]:
+    """The batch sizes that run: the powers of two below `num_slots`, and itself."""
+    buckets: list[int] = []
+    size = 1
+    while size < num_slots:
+        buckets.append(size)
+        size *= 2
+    return (*buckets, num_slots)
+
+
+def profiles_for(bundle: Bundle, buckets: tuple[int, ...]) -> tuple[Profile, ...]:
+    """One profile for all buckets of a small model, else one for each bucket."""
+    if not is_small(bundle):
+        return tuple(Profile.fixed(bucket) for bucket in buckets)
+    most_rows = buckets[-1]
+    best_rows = min(BEST_ROWS, most_rows)
+    return (Profile(min_rows=1, best_rows=best_rows, max_rows=most_rows),)
 
 
 class Buffers:

@@ -8,7 +8,7 @@ from scripted_engine import ScriptedEngine
 from stand_ins import with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.engines import cpu_times, factory
+from hrm_edge_runtime.engines import factory, times
 from hrm_edge_runtime.engines.engine import StepOutput, load_blanks
 from hrm_edge_runtime.engines.factory import choose, presumed
 
@@ -36,7 +36,7 @@ def test_auto_runs_the_fastest_decided_precision(
 ):
     """Float16 never runs on an Arm CPU."""
     monkeypatch.setattr(factory, "num_gpus", lambda: 0)
-    monkeypatch.setattr(cpu_times, "kept", lambda _: times_ms)
+    monkeypatch.setattr(times, "kept", lambda _: times_ms)
     monkeypatch.setattr("platform.machine", lambda: arch)
     graph = onnx.load(bundle.graph_path("fp32"))
     doubts = dict.fromkeys(undecided, "loss 2 ± 3 points")
@@ -75,7 +75,7 @@ def test_times_are_cpu_times_and_close_ones_are_measured_longer(
     monkeypatch: pytest.MonkeyPatch,
 ):
     apart = paced(monkeypatch, 10.0, 5.0)
-    assert cpu_times.in_turns(apart, 1) == pytest.approx({"fp32": 10.0, "fp16": 5.0})
+    assert times.in_turns(apart, 1) == pytest.approx({"fp32": 10.0, "fp16": 5.0})
     close = paced(monkeypatch, 10.0, 9.0)
-    assert cpu_times.in_turns(close, 1) == pytest.approx({"fp32": 10.0, "fp16": 9.0})
+    assert times.in_turns(close, 1) == pytest.approx({"fp32": 10.0, "fp16": 9.0})
     assert close["fp32"].num_steps > 3 * apart["fp32"].num_steps

@@ -19,7 +19,8 @@ from hrm_edge_runtime.engines import onnx as onnx_engine
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 from hrm_edge_runtime.engines.factory import engine_for, num_gpus, parse_choice
 from hrm_edge_runtime.engines.onnx import OnnxEngine
-from hrm_edge_runtime.engines.trt import building, profiles
+from hrm_edge_runtime.engines.trt import building
+from hrm_edge_runtime.engines.trt import engine as trt_engine
 from hrm_edge_runtime.engines.trt.cuda import Gpu
 from hrm_parity.walk import Side, walk
 from hrm_puzzles.data.sources import questions_made
@@ -136,7 +137,7 @@ def test_decided_precisions_are_built_and_int8_for_large_models_or_if_there_is_n
     precisions: list[str],
 ):
     graph = onnx.load(bundle.graph_path("fp32"))
-    monkeypatch.setattr(profiles, "FEW_WEIGHTS", few_weights)
+    monkeypatch.setattr(trt_engine, "FEW_WEIGHTS", few_weights)
     bundle = with_precisions(bundle, **dict.fromkeys(in_the_bundle, graph))
     doubts = dict.fromkeys(undecided, "loss 2 ± 3 points")
     assert building.worth_a_try(with_manifest(bundle, undecided=doubts)) == precisions

@@ -32,7 +32,8 @@ from hrm_edge_runtime.engines.engine import (
     StepOutput,
 )
 from hrm_edge_runtime.engines.onnx import engine_from_bundle
-from hrm_edge_runtime.engines.trt import api, building, cache, profiles
+from hrm_edge_runtime.engines.trt import api, building, cache
+from hrm_edge_runtime.engines.trt import engine as trt_engine
 from hrm_edge_runtime.engines.trt.api import ShapeRange
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
 from hrm_edge_runtime.engines.trt.causes import TensorRTError
@@ -398,7 +399,7 @@ def test_a_small_model_has_one_profile_and_scratch_memory_is_that_of_the_open_sl
 ):
     import stand_in_tensorrt
 
-    monkeypatch.setattr(profiles, "FEW_WEIGHTS", few_weights)
+    monkeypatch.setattr(trt_engine, "FEW_WEIGHTS", few_weights)
     build(bundle)
     head, _, _ = built_plan().read_bytes().partition(b"\n")
     assert len(json.loads(head)["profiles"]) == num_profiles

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hrm_edge_runtime.contract.bundle import Bundle
-from hrm_edge_runtime.engines.factory import Choice
-from hrm_edge_runtime.worker.step_times import FAIR_SLOTS, FOLDER, NOISE, StepTimesFile, sizing_from
+from hrm_edge_runtime.engines.times import STEPS, StepTimesFile
+from hrm_edge_runtime.worker.lanes import FAIR_SLOTS, NOISE, sizing_from
 from hrm_host import system
 
-CHOICE = Choice(engine="cpu", precision="fp32")
+CHOICE = ("cpu", "fp32")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache on a machine without other work."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
-    return tmp_path / "cache" / "hrm-edge" / FOLDER
+    return tmp_path / "cache" / "hrm-edge" / STEPS
 
 
 def kept_file(cache: Path) -> Path:
@@ -54,18 +54,18 @@ def kept_file(cache: Path) -> Path:
 def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(cache: Path):
     del cache
     bundle = shipped("sudoku-6x6")
-    written = StepTimesFile(bundle, CHOICE, 1)
+    written = StepTimesFile(bundle, *CHOICE, 1)
     written.keep_step_times({1: 0.01, 2: 0.02})
     written.keep_memory(2, 1000)
     written.keep_memory(4, 2000)
-    kept = StepTimesFile(bundle, CHOICE, 1)
+    kept = StepTimesFile(bundle, *CHOICE, 1)
     assert kept.step_times(4) == {1: 0.01, 2: 0.02}
     assert kept.step_times(1) == {1: 0.01}  # of a command line with fewer slots
     assert [kept.memory_bytes(slots) for slots in (2, 4, 8)] == [1000, 2000, 0]
     others = [
-        StepTimesFile(bundle, CHOICE, 2),
-        StepTimesFile(bundle, Choice(engine="cpu", precision="int8"), 1),
-        StepTimesFile(shipped("maze-8x8"), CHOICE, 1),
+        StepTimesFile(bundle, *CHOICE, 2),
+        StepTimesFile(bundle, "cpu", "int8", 1),
+        StepTimesFile(shipped("maze-8x8"), *CHOICE, 1),
     ]
     for other in others:
         assert (other.step_times(4), other.memory_bytes(2)) == ({}, 0)
@@ -82,7 +82,7 @@ def test_figures_are_kept_for_one_graph_engine_and_number_of_threads(cache: Path
     ],
 )
 def test_malformed_figures_are_remeasured(tiny_bundle: Path, cache: Path, content: str):
-    figures = StepTimesFile(Bundle.open(tiny_bundle), CHOICE, 1)
+    figures = StepTimesFile(Bundle.open(tiny_bundle), *CHOICE, 1)
     figures.keep_memory(4, 2000)
     file = kept_file(cache)
     (key,) = json.loads(file.read_text())
@@ -96,7 +96,7 @@ def test_figures_in_a_bundle_are_ignored(copied: Path, cache: Path):
     """A bundle may come from a stranger: a million slots fill memory, a pipe blocks a reader."""
     (copied / "engines").mkdir()
     os.mkfifo(copied / "engines" / "steps.json")
-    figures = StepTimesFile(Bundle.open(copied), CHOICE, 1)
+    figures = StepTimesFile(Bundle.open(copied), *CHOICE, 1)
     assert figures.step_times(4) == {}
     figures.keep_step_times({1: 0.01, 1_000_000: 0.01})
     assert figures.step_times(4) == {1: 0.01}
@@ -109,7 +109,7 @@ def test_times_of_a_busy_machine_are_not_kept(
     tiny_bundle: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ):
     del cache
-    figures = StepTimesFile(Bundle.open(tiny_bundle), CHOICE, 1)
+    figures = StepTimesFile(Bundle.open(tiny_bundle), *CHOICE, 1)
     for load, kept in ((1000.0, {}), (0.0, {1: 0.5})):
         monkeypatch.setattr(system, "load_average", lambda load=load: load)
         figures.keep_step_times({1: 0.5})

@@ -1,8 +1,11 @@
-"""CPU times of a segment by precision on this machine: `auto` runs the fastest.
+"""Times of a segment on this machine, kept in the user's cache and never in a bundle.
 
-`hrm-export` and `hrm models --measure` record them, and their tables show the same figures. INT8
-halves the time of one model and doubles that of another, depending on the CPU. So the times are in
-the user's cache and never in a bundle.
+CPU times by precision: `auto` runs the fastest. INT8 halves the time of one model and doubles that
+of another, depending on the CPU. `hrm-export` and `hrm models --measure` record them, and their
+tables show the same figures.
+
+Times by the number of slots, with the memory of a lane: a lane measures them when it first opens.
+They hold for one graph, engine, number of threads and machine in its power mode.
 """
 
 import contextlib
@@ -14,11 +17,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import PositiveFloat, TypeAdapter
+from pydantic import BaseModel, NonNegativeInt, PositiveFloat, PositiveInt, TypeAdapter
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines.engine import Engine, load_blanks
-from hrm_host import atomic, machine
+from hrm_host import atomic, machine, system
 
 ARM = ("aarch64", "arm64")  # as Linux and macOS write it
 GAIN = 1.1  # a lower precision costs solves, so it must be this much faster than float32
@@ -26,11 +29,14 @@ MEASURING_S = 0.2  # CPU seconds of measuring per precision
 LONGER_S = 0.8  # the same, if a precision gains almost `GAIN` or little more
 CLOSE = 0.1  # share of `GAIN` that counts as almost
 MIN_ROUNDS = 3
-FOLDER = "precisions"  # in the user's cache, with a file for each bundle
+PRECISIONS = "precisions"  # a folder of the user's cache, with a file for each bundle
+STEPS = "steps"  # the same, with a file for each graph
 MAX_FILE_BYTES = 64 * 1024
 
 Entry = TypeVar("Entry")
 TimesMs = dict[str, float]
+StepTimes = dict[int, float]
+"""Seconds of a segment by the number of slots."""
 
 _ENTRIES = TypeAdapter(dict[str, dict[str, PositiveFloat]])
 
@@ -124,7 +130,7 @@ def _file_of(bundle: Bundle) -> Path:
     for precision in bundle.manifest.precisions:
         graph = bundle.graph_path(precision, device="cpu")
         digest.update(bundle.manifest.files[graph.name].sha256.encode())
-    return machine.cache_folder() / FOLDER / f"{digest.hexdigest()}.json"
+    return machine.cache_folder() / PRECISIONS / f"{digest.hexdigest()}.json"
 
 
 def entries_of(file: Path, entries: TypeAdapter[dict[str, Entry]]) -> dict[str, Entry]:
@@ -143,3 +149,58 @@ def keep_entry(file: Path, adapter: TypeAdapter[dict[str, Entry]], key: str, ent
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_bytes(file, content + b"\n")
+
+
+class _Figures(BaseModel):
+    step_s: dict[PositiveInt, PositiveFloat] = {}
+    memory_bytes: dict[PositiveInt, NonNegativeInt] = {}
+
+
+_STEP_ENTRIES = TypeAdapter(dict[str, _Figures])
+
+
+class StepTimesFile:
+    """Kept figures of one graph; a file that cannot be read or written counts as empty."""
+
+    def __init__(
+        self, bundle: Bundle, engine: str, precision: str, num_threads: int | None
+    ) -> None:
+        device = "cpu" if engine == "cpu" else "any"
+        self.graph = bundle.graph_path(precision, device=device)
+        sha256 = bundle.manifest.files[self.graph.name].sha256
+        self._file = machine.cache_folder() / STEPS / f"{sha256}.json"
+        threads = num_threads or machine.num_cores()
+        self._key = f"{engine}:{precision}, {threads} threads, {machine.machine_name()}"
+
+    def step_times(self, max_slots: int) -> StepTimes:
+        """The kept times up to `max_slots`; empty unless they include one slot."""
+        kept = self._kept().step_s
+        if 1 not in kept:
+            return {}
+        return {size: seconds for size, seconds in kept.items() if size <= max_slots}
+
+    def memory_bytes(self, num_slots: int) -> int:
+        """The memory that a lane of `num_slots` took last time; 0 if unknown."""
+        return self._kept().memory_bytes.get(num_slots, 0)
+
+    def keep_step_times(self, step_s: StepTimes) -> None:
+        """Keep the times, unless other work lengthened them: then the next start measures."""
+        if not _is_busy():
+            self._keep(step_s=dict(step_s))
+
+    def keep_memory(self, num_slots: int, memory_bytes: int) -> None:
+        kept = self._kept().memory_bytes
+        self._keep(memory_bytes={**kept, num_slots: memory_bytes})
+
+    def _kept(self) -> _Figures:
+        return entries_of(self._file, _STEP_ENTRIES).get(self._key, _Figures())
+
+    def _keep(self, **figures: object) -> None:
+        kept = self._kept().model_copy(update=figures)
+        keep_entry(self._file, _STEP_ENTRIES, self._key, kept)
+
+
+def _is_busy() -> bool:
+    """Whether more processes want to run than there are cores."""
+    load = system.load_average() or 0.0
+    return load > machine.num_cores()
