@@ -2,17 +2,17 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 from board_tree import ORIN, board, unwell
+from cli_tools import invoked, ran
 from stand_ins import PYTHON_PATH
 
 from hrm_host import machine as host_machine
 from hrm_host.doctor import serving
+from hrm_host.doctor.cli import main as app
 from hrm_host.doctor.serving import ServingSoftware
 from hrm_host.machine import Host
 
@@ -32,17 +32,6 @@ PC = ServingSoftware(
     tensorrt=None,
     cuda_driver=None,
 )
-
-
-def python(program: str, *arguments: str, **environment: str) -> CompletedProcess[str]:
-    command = [sys.executable, "-c", program, *arguments]
-    variables = {**os.environ, **environment}
-    return subprocess.run(command, capture_output=True, text=True, env=variables)
-
-
-def doctor_says(*arguments: str, **environment: str) -> CompletedProcess[str]:
-    program = "from hrm_host.doctor.cli import main; main()"
-    return python(program, *arguments, **environment)
 
 
 def release(number: int, revision: str) -> str:
@@ -164,7 +153,7 @@ def test_a_tensorrt_that_is_installed_and_does_not_load_is_found(tmp_path: Path)
     (tmp_path / "tensorrt.py").write_text("raise ImportError('libnvdla_compiler.so: absent')")
     program = "from hrm_host.doctor import serving; print(serving.look().tensorrt_fault)"
     path = os.pathsep.join([str(tmp_path), *sys.path])
-    done = python(program, PYTHONPATH=path)
+    done = ran(sys.executable, "-c", program, env={**os.environ, "PYTHONPATH": path})
     assert done.stdout.startswith("libnvdla_compiler.so")
 
 
@@ -184,19 +173,19 @@ def test_a_device_is_tried_whose_driver_fails(
     tmp_path: Path, settings: dict[str, str], failed: list[str], told: str
 ):
     folders = {"PYTHONPATH": PYTHON_PATH, "XDG_CACHE_HOME": str(tmp_path)}
-    done = doctor_says("--device", **folders, **settings)
+    done = invoked(app, "--device", **folders, **settings)
     steps = json.loads(done.stdout)
     unmet = {step["step"]: step["found"] for step in steps if step["level"] != "ok"}
     assert list(unmet) == failed, done.stderr
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert told in unmet[failed[0]]
 
 
 @pytest.mark.process
 def test_one_command_shows_serving_and_training_and_its_status_tells_of_failures():
-    done = doctor_says("--json")
+    done = invoked(app, "--json")
     found = json.loads(done.stdout)
-    assert done.returncode == any(finding["level"] == "fail" for finding in found)
+    assert done.exit_code == any(finding["level"] == "fail" for finding in found)
     names = {(finding["part"], finding["name"]) for finding in found}
     assert {("serve", "ONNX Runtime"), ("serve", "engine cache")} <= names
     assert {part for part, _ in names} >= {"serve", "train"}
