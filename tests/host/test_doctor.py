@@ -46,7 +46,7 @@ def available(kib: int) -> str:
 
 
 def test_a_healthy_board_needs_nothing(tmp_path: Path):
-    found = serving.findings(board(tmp_path), JETPACK_62)
+    found = serving.findings_of(board(tmp_path), JETPACK_62)
     assert unwell(found) == {}
     said = {finding.name: finding.text for finding in found}
     assert said["board"].startswith("NVIDIA Jetson Orin Nano")
@@ -71,7 +71,7 @@ def test_a_healthy_board_needs_nothing(tmp_path: Path):
 def test_each_fault_of_a_board_has_its_remedy(
     tmp_path: Path, changes: dict[str, str], name: str, level: str, remedy: str
 ):
-    found = serving.findings(board(tmp_path, ORIN, **changes), JETPACK_62)
+    found = serving.findings_of(board(tmp_path, ORIN, **changes), JETPACK_62)
     assert unwell(found) == {name: level}
     (fault,) = [finding for finding in found if finding.name == name]
     assert remedy in fault.remedy
@@ -91,7 +91,7 @@ def test_software_that_a_board_lacks_is_a_fault(
     tmp_path: Path, changes: dict[str, object], name: str, remedy: str
 ):
     installed = JETPACK_62._replace(**changes)
-    found = serving.findings(board(tmp_path), installed)
+    found = serving.findings_of(board(tmp_path), installed)
     (failed,) = [finding for finding in found if finding.level == "fail"]
     assert failed.name == name
     assert remedy in failed.remedy
@@ -140,10 +140,10 @@ def test_the_support_of_a_board_is_named(model: str, line: str, support: str):
 
 
 def test_a_pc_is_not_asked_for_what_only_a_board_has(tmp_path: Path):
-    found = serving.findings(Host(root=tmp_path), PC)
+    found = serving.findings_of(Host(root=tmp_path), PC)
     assert unwell(found) == {}
     assert not {"board", "JetPack", "power mode"} & {finding.name for finding in found}
-    missing = serving.findings(Host(root=tmp_path), PC._replace(onnxruntime=None))
+    missing = serving.findings_of(Host(root=tmp_path), PC._replace(onnxruntime=None))
     assert unwell(missing) == {"ONNX Runtime": "fail"}
     assert serving.engine_cache(free_bytes=100 << 20).level == "fail"
 
