@@ -48,21 +48,20 @@ _log = logging.getLogger("hrm_edge_runtime.tensorrt")
 def version() -> str:
     """TensorRT's version; raises EngineUnavailableError if it is missing or out of range."""
     if importlib.util.find_spec("tensorrt") is None:
-        raise EngineUnavailableError(f"TensorRT is not installed for this Python: {INSTALL}.")
+        raise TensorRTError("TensorRT is not installed for this Python", "machine", INSTALL)
     try:
         import tensorrt as trt
     except Exception as error:  # a library of another version can raise any error
-        raise EngineUnavailableError(f"TensorRT does not load ({error}): {LIBRARIES}.") from error
+        raise TensorRTError(f"TensorRT does not load ({error})", "machine", LIBRARIES) from error
 
     numbers = re.match(r"(\d+)\.(\d+)", getattr(trt, "__version__", ""))
     if numbers is None:
-        raise EngineUnavailableError(f"{trt} is not NVIDIA's: move it away, and {INSTALL}.")
+        raise TensorRTError(f"{trt} is not NVIDIA's", "machine", f"move it away, and {INSTALL}")
     release = (int(numbers[1]), int(numbers[2]))
     if release < OLDEST or release[0] > NEWEST_MAJOR:
         known = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST_MAJOR}"
-        raise EngineUnavailableError(
-            f"TensorRT {trt.__version__} is not supported (only {known}): {INSTALL}."
-        )
+        problem = f"TensorRT {trt.__version__} is not supported (only {known})"
+        raise TensorRTError(problem, "machine", INSTALL)
     return trt.__version__
 
 
@@ -119,7 +118,7 @@ def _started(factory: Callable[[tensorrt.ILogger], _Made], logger: Any) -> _Made
     try:
         return factory(logger)
     except TypeError as error:  # pybind11 raises it when TensorRT returns a null pointer
-        raise _failure("does not start here", logger.last_error, "CUDA") from error
+        raise _failure("does not start here", logger.last_error, "machine") from error
 
 
 def _failure(problem: str, words: str, cause: Cause) -> TensorRTError:

@@ -142,9 +142,9 @@ def kill_once_building(build: Build) -> None:
         ("Error Code 10: no implementation", -11, "unknown"),
         ("cuDevicePrimaryCtxRetain gives CUDA_ERROR_OUT_OF_MEMORY", 1, "memory"),
         ("cuModuleLoadData gives CUDA_ERROR_NO_BINARY_FOR_GPU", 1, "wrong GPU"),
-        ("cuCtxSynchronize gives CUDA_ERROR_LAUNCH_TIMEOUT", 1, "CUDA"),
-        ("CUDA initialization failure with error: 35", 1, "CUDA"),
-        ("cudaErrorLaunchFailure: unspecified launch failure", -6, "CUDA"),
+        ("cuCtxSynchronize gives CUDA_ERROR_LAUNCH_TIMEOUT", 1, "machine"),
+        ("CUDA initialization failure with error: 35", 1, "machine"),
+        ("cudaErrorLaunchFailure: unspecified launch failure", -6, "machine"),
         ("timing a kernel", -15, "stopped"),
         ("", -2, "stopped"),
         ("", -11, "unknown"),
@@ -172,6 +172,25 @@ def test_the_cause_of_a_failure_decides_about_fp32_whatever_its_words(
     with pytest.raises(EngineUnavailableError) as refused:
         build.engines()
     assert ("fp32: out of" in str(refused.value)) == (cause in ("rejected", "unknown"))
+    is_of_the_graph = cause in ("rejected", "unknown", "memory")
+    assert ("int8: out of" in str(refused.value)) == is_of_the_graph
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("fault", ["version", "folder"])
+def test_a_fault_of_the_machine_is_reported_once(
+    two_precisions: Bundle, device: SetUp, tmp_path: Path, fault: str
+):
+    if fault == "version":
+        device(FAKE_TENSORRT_VERSION="8.6.1")
+    else:
+        (tmp_path / "file").touch()
+        device(XDG_CACHE_HOME=str(tmp_path / "file"))
+    with pytest.raises(EngineUnavailableError) as refused:
+        prepared(two_precisions)
+    expected = {"version": "fp16: TensorRT 8.6.1 is not supported", "folder": "set XDG_CACHE_HOME"}
+    assert expected[fault] in str(refused.value)
+    assert "int8" not in str(refused.value)
 
 
 def test_too_little_memory_is_the_cause_of_a_build_that_does_not_begin(
