@@ -22,6 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hrm_host.reading import printable
+from hrm_host.system import remedy_at_limit
 
 T = TypeVar("T")
 Groups = Mapping[str, str]
@@ -220,7 +221,9 @@ class Command(typer.Typer):
             except ModuleNotFoundError as error:
                 self._end(CANNOT_BEGIN, missing_package(error, extra))
             except Exception as error:
-                if not isinstance(error, self._errors) and not hasattr(error, "exit_status"):
+                at_limit = remedy_at_limit(error)
+                is_known = isinstance(error, self._errors) or hasattr(error, "exit_status")
+                if not is_known and at_limit is None:
                     raise
                 default = WRONG_USE if isinstance(error, NAMED_WRONGLY) else CANNOT_BEGIN
                 sentence = str(error)
@@ -229,6 +232,8 @@ class Command(typer.Typer):
                     sentence += "; raise its limit (ulimit -v, or the container's)"
                 if isinstance(error, OSError) and error.errno in REMEDIES:
                     sentence += f"; {REMEDIES[error.errno]}"
+                if at_limit is not None:
+                    sentence += f"; {at_limit}"
                 self._end(getattr(error, "exit_status", default), sentence)
 
         return guarded

@@ -37,6 +37,12 @@ class BrokenGateError(ValueError):
             "hrm-try: there is too little memory; "
             "raise its limit (ulimit -v, or the container's)\n",
         ),
+        (
+            RuntimeError("can't start new thread"),
+            3,
+            "hrm-try: can't start new thread; raise its limit of processes and threads "
+            "(ulimit -u, TasksMax, --pids-limit)\n",
+        ),
         (ImportError("libgomp.so.1: cannot open"), 3, "hrm-try: libgomp.so.1: cannot open\n"),
         (KeyboardInterrupt(), 130, "hrm-try: stopped\n"),
     ],
