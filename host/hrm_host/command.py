@@ -229,10 +229,9 @@ class Command(typer.Typer):
                 sentence = str(error)
                 if isinstance(error, MemoryError):
                     sentence = sentence or "there is too little memory"
-                    sentence += "; raise its limit (ulimit -v, or the container's)"
                 if isinstance(error, OSError) and error.errno in REMEDIES:
                     sentence += f"; {REMEDIES[error.errno]}"
-                if at_limit is not None:
+                if at_limit is not None and at_limit not in sentence:
                     sentence += f"; {at_limit}"
                 self._end(getattr(error, "exit_status", default), sentence)
 
