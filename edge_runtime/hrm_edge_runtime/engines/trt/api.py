@@ -180,8 +180,9 @@ def plan_from_onnx(
         raise _rejection(f"cannot build {graph}", logger.last_error)
     if timing_cache is not None:
         timed = config.get_timing_cache()
-        if timed is not None:
-            atomic.write_bytes(timing_cache, bytes(timed.serialize()))
+        times = None if timed is None else timed.serialize()
+        if times is not None:
+            atomic.write_bytes(timing_cache, bytes(times))
     return bytes(plan)
 
 
@@ -347,4 +348,4 @@ def layer_names(engine: tensorrt.ICudaEngine) -> str:
     import tensorrt as trt
 
     inspector = _made("an inspector", engine.create_engine_inspector())
-    return inspector.get_engine_information(trt.LayerInformationFormat.JSON)
+    return inspector.get_engine_information(trt.LayerInformationFormat.JSON) or ""

@@ -55,7 +55,7 @@ def driver_here() -> Driver:
             continue
         try:
             return driver()
-        except ImportError as error:
+        except Exception as error:  # built for another NumPy it can raise any error
             problem = f"{module} does not load ({error})"
             raise TensorRTError(problem, "machine", INSTALL) from error
     raise TensorRTError("neither cuda-bindings nor PyCUDA is installed", "machine", INSTALL)

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from cli_tools import invoked, succeeded
 from click.testing import Result
-from stand_ins import BUILD_COMMAND, SetUp, with_precisions
+from stand_ins import BUILD_COMMAND, STAND_IN_ONLY, SetUp, with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import factory
@@ -67,6 +67,12 @@ def test_failing_tensorrt_is_retried(bundle: Bundle, device: SetUp, fault: str, 
 def test_none_for_an_object_is_one_sentence(bundle: Bundle, device: SetUp, function: str):
     device(FAKE_TENSORRT_FAILS=function)
     failed(bundle)
+
+
+@pytest.mark.parametrize("function", ["get_timing_cache", "serialize", "get_engine_information"])
+def test_an_engine_does_not_need_what_only_informs(bundle: Bundle, device: SetUp, function: str):
+    device(FAKE_TENSORRT_FAILS=function)
+    build(bundle)
 
 
 @pytest.fixture
@@ -177,7 +183,7 @@ def test_the_cause_of_a_failure_decides_about_fp32_whatever_its_words(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("fault", ["version", "folder"])
+@pytest.mark.parametrize("fault", [pytest.param("version", marks=STAND_IN_ONLY), "folder"])
 def test_a_fault_of_the_machine_is_reported_once(
     two_precisions: Bundle, device: SetUp, tmp_path: Path, fault: str
 ):

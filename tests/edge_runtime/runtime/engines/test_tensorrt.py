@@ -38,7 +38,13 @@ from hrm_edge_runtime.engines.trt.api import ShapeRange
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
 from hrm_edge_runtime.engines.trt.causes import TensorRTError
 from hrm_edge_runtime.engines.trt.cuda import Gpu
-from hrm_edge_runtime.engines.trt.drivers import BindingsDriver, CudaError, Driver, PycudaDriver
+from hrm_edge_runtime.engines.trt.drivers import (
+    BindingsDriver,
+    CudaError,
+    Driver,
+    PycudaDriver,
+    driver_here,
+)
 from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
 from hrm_host import memory
 from hrm_host.progress import Stages
@@ -316,6 +322,22 @@ def test_unloadable_tensorrt_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "tensorrt.py").write_text("# a trial of somebody, in a folder of PYTHONPATH")
     with pytest.raises(EngineUnavailableError, match=r"tensorrt.*is not NVIDIA's: move it away"):
         api.version()
+
+
+@pytest.mark.parametrize("module", ["cuda.bindings", "pycuda"])
+@pytest.mark.parametrize("error", ["ImportError", "ValueError", "AttributeError"])
+def test_unloadable_cuda_bindings_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, error: str
+):
+    folder = tmp_path / module.replace(".", "/")
+    folder.mkdir(parents=True)
+    for package in {folder, tmp_path / module.partition(".")[0]}:
+        (package / "__init__.py").touch()
+    (folder / "driver.py").write_text(f"raise {error}('numpy.dtype size changed')")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    named = rf"{module} does not load \(numpy.dtype size changed\): install hrm-edge\[jetson\]"
+    with pytest.raises(EngineUnavailableError, match=named):
+        driver_here()
 
 
 def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(bundle: Bundle):
