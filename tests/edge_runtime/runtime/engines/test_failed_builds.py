@@ -182,20 +182,24 @@ def test_the_cause_of_a_failure_decides_about_fp32_whatever_its_words(
     assert ("int8: out of" in str(refused.value)) == is_of_the_graph
 
 
+OLD = {"FAKE_TENSORRT_VERSION": "8.6.1"}
+
+
 @pytest.mark.process
-@pytest.mark.parametrize("fault", [pytest.param("version", marks=STAND_IN_ONLY), "folder"])
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        pytest.param(OLD, "(fp16: TensorRT 8.6.1 is not supported", marks=STAND_IN_ONLY),
+        ({"XDG_CACHE_HOME": "/dev/null"}, "set XDG_CACHE_HOME"),
+    ],
+)
 def test_a_fault_of_the_machine_is_reported_once(
-    two_precisions: Bundle, device: SetUp, tmp_path: Path, fault: str
+    two_precisions: Bundle, device: SetUp, settings: dict[str, str], error: str
 ):
-    if fault == "version":
-        device(FAKE_TENSORRT_VERSION="8.6.1")
-    else:
-        (tmp_path / "file").touch()
-        device(XDG_CACHE_HOME=str(tmp_path / "file"))
+    device(**settings)
     with pytest.raises(EngineUnavailableError) as refused:
         prepared(two_precisions)
-    expected = {"version": "fp16: TensorRT 8.6.1 is not supported", "folder": "set XDG_CACHE_HOME"}
-    assert expected[fault] in str(refused.value)
+    assert error in str(refused.value)
     assert "int8" not in str(refused.value)
 
 

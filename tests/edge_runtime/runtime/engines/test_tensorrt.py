@@ -324,18 +324,11 @@ def test_unloadable_tensorrt_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         api.version()
 
 
-@pytest.mark.parametrize("module", ["cuda.bindings", "pycuda"])
-@pytest.mark.parametrize("error", ["ImportError", "ValueError", "AttributeError"])
-def test_unloadable_cuda_bindings_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, error: str
-):
-    folder = tmp_path / module.replace(".", "/")
-    folder.mkdir(parents=True)
-    for package in {folder, tmp_path / module.partition(".")[0]}:
-        (package / "__init__.py").touch()
-    (folder / "driver.py").write_text(f"raise {error}('numpy.dtype size changed')")
+def test_unloadable_cuda_bindings_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "pycuda").mkdir()
+    (tmp_path / "pycuda/driver.py").write_text("raise ValueError('numpy.dtype size changed')")
     monkeypatch.setattr("sys.path", [str(tmp_path)])
-    named = rf"{module} does not load \(numpy.dtype size changed\): install hrm-edge\[jetson\]"
+    named = r"pycuda does not load \(numpy.dtype size changed\): install hrm-edge\[jetson\]"
     with pytest.raises(EngineUnavailableError, match=named):
         driver_here()
 

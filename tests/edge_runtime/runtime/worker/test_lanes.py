@@ -113,25 +113,15 @@ async def test_a_change_of_lanes_does_not_wait_for_an_engine_that_hangs_though_n
 async def test_a_start_at_a_limit_is_one_line_and_leaves_no_engine(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    began: list[ThreadEngine] = []
-    start = threading.Thread.start
+    engine = Deaf()
 
-    def start_engine() -> ThreadEngine:
-        if not began:
-            began.append(Deaf())
-            return began[0]
-        raise OSError(24, "Too many open files")
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
 
-    def refuse_a_writer(thread: threading.Thread) -> None:
-        if thread.name == "engine-writer":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr("threading.Thread.start", refuse_a_writer)
-    async with EngineClient(start_engine, {}, stall_s=9.0):
+    monkeypatch.setattr(process, "EngineLink", fail)
+    async with EngineClient(lambda: engine, {}, stall_s=9.0):
         await until(lambda: "can't start new thread; raise its limit of processes" in caplog.text)
-        await until(lambda: "Too many open files; raise its limit of open files" in caplog.text)
-        await until(lambda: began[0].join(0.0) == 0)
+        await until(lambda: engine.join(0.0) == 0)
     assert "Traceback" not in caplog.text
 
 
