@@ -6,6 +6,7 @@ the writing direction.
 
 import json
 import re
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO, TypeGuard, cast
@@ -25,8 +26,16 @@ COMMANDING = re.compile(
 
 def text_of(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
     """The text of a file; raises ValueError beyond `most_bytes` or without UTF-8."""
-    with path.open("rb") as stream:
+    with plain_file(path).open("rb") as stream:
         return text_in(stream.read, most_bytes)
+
+
+def plain_file(path: Path) -> Path:
+    """The path; raises ValueError for a pipe, a socket or a device, which may never end."""
+    mode = path.stat().st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return path
+    raise ValueError(f"{path} is not a plain file; copy its content into one")
 
 
 def text_in(read: Callable[[int], bytes], most_bytes: int = MAX_FILE_BYTES) -> str:

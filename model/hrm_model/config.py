@@ -7,15 +7,17 @@ cannot use.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from hrm_host.reading import is_list, is_object
 from hrm_puzzles.puzzle import Geometry, Hinted, Puzzle
 
 Arch = Literal["hrm", "trm", "transformer"]
 Blocks = Literal["attention", "mixer", "relational"]
 Positions = Literal["rope", "learned", "none"]
 HaltRule = Literal["difference", "q_halt"]
+T = TypeVar("T")
 
 MOST = 1 << 24  # maximum of any width, length or number of puzzle ids
 FEW = 1 << 10  # maximum number of heads, symbols, cycles and layers
@@ -27,6 +29,8 @@ WIDE = ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "max_segments"
 NARROW = ("num_heads", "num_symbols", "high_cycles", "low_cycles", "high_layers", "low_layers")
 POSITIVE = ("expansion", "rope_theta", "rms_norm_eps")
 CHOICES = {"arch": Arch, "blocks": Blocks, "positions": Positions, "halt_rule": HaltRule}
+
+WORD_OF_TYPE = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +94,8 @@ class HRMConfig:
             value = getattr(self, name)
             is_size = isinstance(value, int) and 1 <= value <= most
             _require(is_size, f"{name} is {value!r}, but must be a whole number from 1 to {most}")
+        hints = self.num_hints
+        _require(0 <= hints <= FEW, f"num_hints is {hints!r}, but must be from 0 to {FEW}")
         for name in POSITIVE:
             value = getattr(self, name)
             is_positive = isinstance(value, int | float) and 0 < value < MOST
@@ -239,18 +245,36 @@ class HRMConfig:
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
 
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> "HRMConfig":
-        """Rejects unknown keys, so a misspelled setting never becomes a default."""
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(set(values) - known)
-        _require(
-            not unknown,
-            f"the model configuration has unknown keys {unknown}; known keys are {sorted(known)}",
-        )
-        board = tuple(values.get("board", ()))  # JSON has lists, not tuples
-        read: dict[str, Any] = {**values, "board": board}
-        return cls(**read)
+
+def record_of(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A record from JSON values, which have lists instead of tuples.
+
+    Raises ValueError for a value of another type, and for an unknown key, so a misspelled setting
+    never becomes a default.
+    """
+    _require(is_object(values), f"{kind.__name__} is {values!r}, but must be a JSON object")
+    types = get_type_hints(kind)
+    unknown = sorted(set(values) - types.keys())
+    _require(
+        not unknown,
+        f"{kind.__name__} has unknown keys {unknown}; known keys are {sorted(types)}",
+    )
+    read: dict[str, Any] = {}
+    for name, value in values.items():
+        expected = types[name]
+        wanted = WORD_OF_TYPE.get(expected, "a list of whole numbers")
+        _require(_is_of(expected, value), f"{name} is {value!r}, but must be {wanted}")
+        read[name] = tuple(value) if isinstance(value, list) else value
+    return kind(**read)
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    """Whether a value of JSON has the type of a field; the record itself checks a Literal."""
+    if get_origin(kind) is Literal:
+        return True
+    if get_origin(kind) is tuple:
+        return is_list(value) and all(type(number) is int for number in value)
+    return type(value) is kind or (kind is float and type(value) is int)
 
 
 def require_choices(record: object, choices: Mapping[str, Any]) -> None:

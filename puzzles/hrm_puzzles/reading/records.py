@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host.reading import MAX_FILE_BYTES, lines_of
+from hrm_host.reading import MAX_FILE_BYTES, lines_of, plain_file
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Puzzle
 from hrm_puzzles.reading.legend import Lettered
@@ -57,7 +57,7 @@ def records_at(
     path: Path, puzzles: Sequence[Puzzle], columns: str | None = None
 ) -> Iterator[PuzzleRecord]:
     """The puzzles of a file of text or arrays, read lazily. See `records_in`."""
-    with path.open("rb") as stream:
+    with plain_file(path).open("rb") as stream:
         head = stream.read(8)
     if head.startswith((NPY_MAGIC, ZIP_MAGIC)):
         yield from _records_of_arrays(path, puzzles)
