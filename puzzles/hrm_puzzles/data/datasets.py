@@ -44,6 +44,7 @@ IGNORE = -100  # the label that the loss skips
 RECIPE = "recipe.json"
 IDENTIFIERS = "identifiers.json"
 SPLITS = ("train", "test")
+CHUNKS = "chunks"  # in the name of a folder that a stopped build left
 NUMBERS = ("pad_id", "ignore_label_id", "vocab_size", "seq_len", "num_puzzle_identifiers")
 """Whole numbers of dataset.json; ignore_label_id may be null."""
 
@@ -227,6 +228,12 @@ def write_rows(
         mapped_NT = np.lib.format.open_memmap(file, mode="r+")
         mapped_NT[start : start + len(rows_BT)] = rows_BT
         mapped_NT.flush()
+
+
+def stopped_build(out: Path, contents: object) -> Path:
+    """The folder of a build of `out` that may stop; the same contents find it again."""
+    digest = hashlib.sha256(json.dumps(contents, default=str).encode()).hexdigest()
+    return out.with_name(f".{out.name}.{CHUNKS}-{digest[:12]}")
 
 
 def write_identifiers(path: Path, names: Iterable[str] = ()) -> None:
