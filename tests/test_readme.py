@@ -14,8 +14,7 @@ import pytest
 from bundle_tools import install
 from cli_tools import ran
 from files import ROOT, blocks, text_of
-from key_tools import USER, write_key_file
-from service_tools import PATIENCE_S, command, free_port, hrm_serve
+from service_tools import PATIENCE_S, USER, command, free_port, hrm_serve, write_key_file
 
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_puzzles import registry

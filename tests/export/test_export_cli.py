@@ -15,7 +15,7 @@ import torch
 from cli_tools import invoked, json_of, rejected, succeeded
 from click.testing import Result
 from export_tools import SUDOKU, TRM_MIXER, data_set, relational_sizes, replayed, small_model
-from stand_ins import FAKES, python_path
+from stand_ins import PYTHON_PATH
 from train_tools import losses, small_trainer
 
 from hrm_calibration.rollouts import run_questions
@@ -140,7 +140,7 @@ def test_build_engine_keeps_the_bundle(
     source = saved(tmp_path / "step_12", **QUICK)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with monkeypatch.context() as patch:
-        patch.setenv("PYTHONPATH", python_path(FAKES))
+        patch.setenv("PYTHONPATH", PYTHON_PATH)
         exported(source, tmp_path / "built.bundle", "--build-engine")
     (plan,) = tmp_path.glob("cache/**/*.plan")
     assert "-fp32-" in plan.name

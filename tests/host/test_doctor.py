@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 
 import pytest
 from board_tree import ORIN, board, unwell
-from stand_ins import FAKES, python_path
+from stand_ins import PYTHON_PATH
 
 from hrm_host import machine as host_machine
 from hrm_host.doctor import serving
@@ -183,7 +183,7 @@ FIRST = ["TensorRT", "CUDA", "memory that both sides see, and a CUDA graph"]
 def test_a_device_is_tried_whose_driver_fails(
     tmp_path: Path, settings: dict[str, str], failed: list[str], told: str
 ):
-    folders = {"PYTHONPATH": python_path(FAKES), "XDG_CACHE_HOME": str(tmp_path)}
+    folders = {"PYTHONPATH": PYTHON_PATH, "XDG_CACHE_HOME": str(tmp_path)}
     done = doctor_says("--device", **folders, **settings)
     steps = json.loads(done.stdout)
     unmet = {step["step"]: step["found"] for step in steps if step["level"] != "ok"}

@@ -1,56 +1,65 @@
-"""An application in this process, called without a socket: a test decides when bytes move."""
+"""An application in this process, called without a socket: a test decides when bytes move.
+
+Its models are scripted, or real bundles that come and go (`House`).
+"""
 
 import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import httpx
-import numpy as np
 import uvicorn
-from scripted_engine import ThreadEngine, ready_lane
-from scripted_server import NAME, PUZZLE, no_library, scripted_lanes, scripted_model
-from service_tools import wait_for
+from bundle_tools import archived
+from echo_bundle import write_echo_bundle
+from scripted_engine import ThreadEngine
+from scripted_server import no_library, scripted_lanes, scripted_model
+from service_tools import AS_ADMIN, AS_USER, wait_for, write_key_file
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
 from hrm_edge_runtime.api.served_model import ServedModel
-from hrm_edge_runtime.batching.task_lane import TaskLane
-from hrm_edge_runtime.engines.engine import Engine
+from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.worker.client import EngineClient
-from hrm_edge_runtime.worker.lanes import LaneKey, Lanes, MakeLanes
+from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneKey, MakeLanes
+from hrm_edge_server.auth import KeyRing
 from hrm_edge_server.connections import ConnectionLimits, GuardedProtocol
+from hrm_edge_server.library import Library
 from hrm_edge_server.middleware import Access
 from hrm_edge_server.server import create_app
-from hrm_puzzles.puzzle import Puzzle
+from hrm_edge_server.uploads import UploadFolder, Uploads
 
 QUICK = functools.partial(
     scripted_lanes, num_slots=2, queue_limit=8, segments=2, step_s=0.0, load_s=0.0
+)
+SOLVED = "1234341221434321"
+UPLOAD = {**AS_ADMIN, "content-type": "application/x-tar"}
+DEFAULTS = LaneDefaults(
+    engine="cpu:fp32", num_slots=2, num_threads=1, queue_limit=8, max_attempts=2
 )
 PLACES = 10  # requests that a lane admits
 POLL_EVERY_S = 0.01
 MAX_POLLS = 3000
 
 
-def lanes_over(engine: Engine, puzzle: Puzzle = PUZZLE, name: str = NAME) -> Lanes:
-    table_PE = np.zeros((1, 4), np.float32)
-    lane = TaskLane(engine, puzzle, table_PE, queue_limit=8)
-    return {LaneKey(name): ready_lane(lane)}
-
-
 def app_over(
     make_lanes: MakeLanes,
     *more: ServedModel,
     begin: Callable[[MakeLanes], ThreadEngine] = ThreadEngine,
+    library: Library | None = None,
     **access: Any,
 ) -> Starlette:
-    """Return an application of the scripted Sudokus and of more models, with this access."""
-    models = [scripted_model(num_slots=2), *more]
+    """Return an application with this access to a library's models, or to the scripted Sudokus."""
+    models = [*more]
+    if library is None:
+        library = no_library()
+        models.insert(0, scripted_model(num_slots=2))
     make_engine = functools.partial(begin, make_lanes)
     engine_client = EngineClient(make_engine, {model.lane: PLACES for model in models})
-    return create_app(engine_client, models, no_library(), Access(**access))
+    return create_app(engine_client, models, library, Access(**access))
 
 
 def engine_of(app: Starlette) -> EngineClient:
@@ -91,11 +100,7 @@ class Call:
     """One request; the test feeds its body and takes its answer piece by piece."""
 
     def __init__(
-        self,
-        app: Starlette,
-        path: str,
-        headers: Mapping[str, str],
-        method: str = "POST",
+        self, app: Starlette, path: str, headers: Mapping[str, str], method: str = "POST"
     ) -> None:
         self.status = 0
         self.body = b""
@@ -153,3 +158,50 @@ async def _drop_late(limits: ConnectionLimits) -> None:
     while True:
         await asyncio.sleep(3 * POLL_EVERY_S)
         limits.drop_late()
+
+
+class House(NamedTuple):
+    """A running application, and the folder of its test: bundles to send, and `uploads`."""
+
+    app: Starlette
+    http: httpx.AsyncClient
+    folder: Path
+
+    @property
+    def engine_client(self) -> EngineClient:
+        return engine_of(self.app)
+
+    @property
+    def lanes(self) -> list[LaneKey]:
+        return sorted(self.engine_client.lane_manager.reports)
+
+    async def put(self, name: str, bundle: str = "") -> httpx.Response:
+        """Send a bundle of the folder; without its name, the one that is named as the model."""
+        body = archived(self.folder / f"{bundle or name}.bundle")
+        return await self.http.put(f"/models/{name}", content=body, headers=UPLOAD)
+
+    async def remove(self, name: str) -> httpx.Response:
+        return await self.http.delete(f"/models/{name}", headers=AS_ADMIN)
+
+    async def solve(self, puzzle: str, model: str) -> Any:
+        body = {"puzzle": puzzle, "model": model}
+        return (await self.http.post("/solve", json=body, headers=AS_USER)).json()
+
+    async def names(self) -> list[str]:
+        """Names of the served models, in their order."""
+        models = (await self.http.get("/models", headers=AS_USER)).json()["models"]
+        return [model["name"] for model in models]
+
+
+@contextlib.asynccontextmanager
+async def house_of(
+    folder: Path, name: str = "first", *, max_segments: int = 3, uploads: str = "uploads"
+) -> AsyncIterator[House]:
+    """Serve one echo model; it takes uploads if their folder has a name."""
+    bundle = write_echo_bundle(folder / f"{name}.bundle", name=name, max_segments=max_segments)
+    library = Library(DEFAULTS, Uploads(UploadFolder(folder / uploads)) if uploads else None)
+    models = library.start_with([Bundle.open(bundle)])
+    keys = KeyRing(write_key_file(folder))
+    app = app_over(library.make_lanes(), *models, library=library, keys=keys)
+    async with client_of(app) as http:
+        yield House(app=app, http=http, folder=folder)

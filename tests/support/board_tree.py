@@ -21,17 +21,6 @@ CPU_ONLINE CORE_0 1
 CPU_ONLINE CORE_0 1
 < PM_CONFIG DEFAULT=1 >
 """
-MEMINFO = """\
-MemTotal: 7802764 kB
-MemAvailable: 6100000 kB
-SwapTotal: 3901376 kB
-SwapFree: 3901376 kB
-"""
-SWAPS = """\
-Filename Type Size Used Priority
-/dev/zram0 partition 1950688 0 5
-/dev/zram1 partition 1950688 0 5
-"""
 GPU = "sys/class/devfreq/17000000.gpu"
 ZONE = "sys/class/thermal/thermal_zone"
 ORIN = {
@@ -50,8 +39,17 @@ ORIN = {
     f"{ZONE}0/temp": "51250\n",
     f"{ZONE}1/type": "gpu-thermal\n",
     f"{ZONE}1/temp": "52500\n",
-    "proc/meminfo": MEMINFO,
-    "proc/swaps": SWAPS,
+    "proc/meminfo": """\
+MemTotal: 7802764 kB
+MemAvailable: 6100000 kB
+SwapTotal: 3901376 kB
+SwapFree: 3901376 kB
+""",
+    "proc/swaps": """\
+Filename Type Size Used Priority
+/dev/zram0 partition 1950688 0 5
+/dev/zram1 partition 1950688 0 5
+""",
 }
 
 

@@ -25,8 +25,16 @@ echo (int32[B,16] tokens_BT, float[B,4] puzzle_vector_BE, bool[B] fresh_B,
   logits_BTV = Mul (tokens_BT1, ones_V)
 }
 """
-CONSTANTS = {"axis_1": np.array([1]), "axis_2": np.array([2]), "ones_V": np.ones(6, np.float32)}
-NUM_ROUNDS = 60  # products of the longest step
+BROKEN_STEP = ECHO_STEP.replace(
+    "logits_BTV = Mul (tokens_BT1, ones_V)",
+    "flat = Reshape (tokens_BT1, wrong_shape)\n  logits_BTV = Mul (flat, ones_V)",
+)
+CONSTANTS = {
+    "axis_1": np.array([1]),
+    "axis_2": np.array([2]),
+    "ones_V": np.ones(6, np.float32),
+    "wrong_shape": np.array([3, 16, 1]),
+}
 TABLE_PE = np.zeros((1, 4), np.float32)
 
 
@@ -38,12 +46,9 @@ def write_echo_bundle(
     step: str = ECHO_STEP,
     puzzle: str = "sudoku-4x4",
 ) -> Path:
-    constants = dict(CONSTANTS)
-    if "wrong_shape" in step:
-        constants["wrong_shape"] = np.array([3, 16, 1])
     if puzzle == "maze-5x5":
         step = step.replace("B,16", "B,25").replace("B,17", "B,26")
-    graph = step_graph(step, constants)
+    graph = step_graph(step, CONSTANTS)
     return write_step_bundle(
         path, graph, name=name, table_PE=TABLE_PE, max_segments=max_segments, puzzle=puzzle
     )
@@ -66,15 +71,8 @@ def _with_products(rest: str) -> str:
     )
 
 
-def _rounds() -> str:
-    lines = []
-    for number in range(1, NUM_ROUNDS + 1):
-        lines.append(f"round_{number} = MatMul (round_{number - 1}, round_0)")
-    lines.append(f"last_BNN = Identity (round_{NUM_ROUNDS})")
-    return "\n  ".join(lines)
-
-
 GROWING_STEP = _with_products("last_BNN = Identity (round_0)")
 """A segment over four slots holds 256 MiB."""
-LONG_STEP = _with_products(_rounds())
+ROUNDS = [f"round_{number} = MatMul (round_{number - 1}, round_0)" for number in range(1, 61)]
+LONG_STEP = _with_products("\n  ".join([*ROUNDS, "last_BNN = Identity (round_60)"]))
 """A segment of one puzzle takes a minute of CPU time or more."""

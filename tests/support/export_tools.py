@@ -71,8 +71,8 @@ def small_graph(**changes: Any) -> onnx.ModelProto:
     return segment_graph(small_model(**{"low_layers": 1, **changes}))
 
 
-def table(rows: int = 3) -> np.ndarray:
-    return np.random.default_rng(5).normal(size=(rows, 32)).astype(np.float32)
+def table() -> np.ndarray:
+    return np.random.default_rng(5).normal(size=(3, 32)).astype(np.float32)
 
 
 def questions(count: int) -> Questions:

@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.engines.engine import Engine, Float32, Int32, StepOutput
 from hrm_edge_runtime.worker import loop
-from hrm_edge_runtime.worker.lanes import LaneReport, MakeLanes, OpenedLane, warm_up
+from hrm_edge_runtime.worker.lanes import MakeLanes
 
 
 class Script(NamedTuple):
@@ -30,20 +29,13 @@ class Script(NamedTuple):
     segments: int = 1
 
 
-Play = Callable[[Int32], Script]
-
-
 class ScriptedEngine(Engine):
     """Steps `num_slots` scripts; the default script answers with the question."""
 
     step_s = 0.0
 
     def __init__(
-        self,
-        *,
-        num_slots: int,
-        seq_len: int,
-        play: Play | None = None,
+        self, *, num_slots: int, seq_len: int, play: Callable[[Int32], Script] | None = None
     ) -> None:
         self.num_slots = num_slots
         self.seq_len = seq_len
@@ -78,13 +70,6 @@ class ScriptedEngine(Engine):
         if segment < script.segments:
             return tokens_T, -1.0
         return script.answer_T, 1.0
-
-
-def ready_lane(lane: TaskLane) -> OpenedLane:
-    """Warm up a lane that was not measured."""
-    warm_up(lane)
-    report = LaneReport(num_slots=lane.engine.num_slots, queue_limit=lane.queue_limit)
-    return OpenedLane(lane=lane, report=report)
 
 
 class ThreadEngine:

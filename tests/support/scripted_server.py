@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scripted_engine import Script, ScriptedEngine, ready_lane
+from puzzle_tools import solved_boards
+from scripted_engine import Script, ScriptedEngine
 
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.manifest import Halting, Manifest
-from hrm_edge_runtime.worker.lanes import LaneDefaults, LaneKey, Lanes, MakeLanes
+from hrm_edge_runtime.engines.engine import Engine
+from hrm_edge_runtime.worker.lanes import LaneKey, LaneReport, Lanes, MakeLanes, OpenedLane, warm_up
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 
@@ -30,12 +32,7 @@ PUZZLE = registry.get("sudoku-4x4")
 
 def examples() -> dict[str, str]:
     """Return eight questions with their answers, as text; the same in every process."""
-    rng = np.random.default_rng(4)
-    answers = {}
-    for _ in range(8):
-        example = PUZZLE.generate(rng, "easy")
-        answers[PUZZLE.asked(example.question, "")] = PUZZLE.asked(example.answer, "")
-    return answers
+    return {board["puzzle"]: board["solution"] for board in solved_boards(PUZZLE, 8)}
 
 
 QUESTION, SOLUTION = next(iter(examples().items()))
@@ -56,11 +53,25 @@ def scripted_lanes(
 
     time.sleep(load_s)
     engine = ScriptedEngine(num_slots=num_slots, seq_len=PUZZLE.seq_len, play=play)
-    table_PE = np.zeros((1, 4), np.float32)
-    lane = TaskLane(engine, PUZZLE, table_PE, queue_limit=queue_limit, max_attempts=MAX_ATTEMPTS)
-    opened = ready_lane(lane)
+    lanes = lanes_over(engine, queue_limit=queue_limit, max_attempts=MAX_ATTEMPTS)
     engine.step_s = step_s  # the warm-up costs nothing, so that tests of slow steps start quickly
-    return {LANE: opened}
+    return lanes
+
+
+def lanes_over(
+    engine: Engine,
+    puzzle: Puzzle = PUZZLE,
+    name: str = NAME,
+    *,
+    queue_limit: int = 8,
+    max_attempts: int = 1,
+) -> Lanes:
+    """Return one lane, which is warm and not measured."""
+    table_PE = np.zeros((1, 4), np.float32)
+    lane = TaskLane(engine, puzzle, table_PE, queue_limit=queue_limit, max_attempts=max_attempts)
+    warm_up(lane)
+    report = LaneReport(num_slots=engine.num_slots, queue_limit=queue_limit)
+    return {LaneKey(name): OpenedLane(lane=lane, report=report)}
 
 
 def scripted_model(
@@ -98,6 +109,7 @@ def scripted_model(
 
 def no_library(make_lanes: MakeLanes = dict) -> "Library":
     """A library without bundles, whose lanes a test makes."""
+    from hrm_edge_runtime.worker.lanes import LaneDefaults
     from hrm_edge_server.library import Library
 
     defaults = LaneDefaults(

@@ -1,4 +1,4 @@
-"""Servers for tests: real processes on a free port."""
+"""Servers for tests: real processes on a free port, some with the keys of a user and an admin."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from typing import Any
 
 import httpx
 
+from hrm_edge_server.auth import Key, hash_of, new_secret, write_keys
+
 JSON = {"content-type": "application/json"}
 NDJSON = {"content-type": "application/x-ndjson"}
 PATIENCE_S = 120.0  # of one wait; a busy machine takes a few seconds
+USER = new_secret()
+ADMIN = new_secret()
+AS_USER = {"x-api-key": USER}
+AS_ADMIN = {"x-api-key": ADMIN}
 
 
 class Server:
@@ -147,6 +153,19 @@ def hrm_serve(*arguments: object, key: str = "none") -> Iterator[Server]:
     with Server(command("serve", *arguments, "--threads=1"), headers={"x-api-key": key}) as server:
         server.wait_until_ready()
         yield server
+
+
+def write_key_file(folder: Path, *more: Key) -> Path:
+    user = Key(label="kitchen", sha256=hash_of(USER))
+    admin = Key(label="office", role="admin", sha256=hash_of(ADMIN))
+    write_keys(folder / "keys", [user, admin, *more])
+    return folder / "keys"
+
+
+def upload_server(folder: Path, *arguments: object) -> contextlib.AbstractContextManager[Server]:
+    """Run `hrm-serve`, which takes the models of the admin, its client, into a folder here."""
+    rights = (f"--keys={write_key_file(folder)}", f"--upload-dir={folder}/uploads")
+    return hrm_serve(*arguments, *rights, key=ADMIN)
 
 
 def refusal(response: httpx.Response) -> tuple[int, str]:

@@ -12,16 +12,7 @@ from bundle_tools import restate
 from hrm_edge_runtime.contract.bundle import Bundle
 
 FAKES = Path(__file__).parent / "fakes"
-FAKE_MODULES = (
-    "stand_in_tensorrt",
-    "tensorrt",
-    "fake_gpu",
-    "pycuda",
-    "pycuda.driver",
-    "cuda",
-    "cuda.bindings",
-    "cuda.bindings.driver",
-)
+PYTHON_PATH = os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
 NVIDIA = bool(os.environ.get("FAKE_TENSORRT_BINDINGS"))
 STAND_IN_ONLY = pytest.mark.skipif(NVIDIA, reason="NVIDIA's bindings have a version of their own")
 BUILD_COMMAND = (
@@ -31,16 +22,6 @@ BUILD_COMMAND = (
 )
 """Builds as the server's own command does, and times each engine for a few steps only."""
 SetUp = Callable[..., None]
-
-
-def python_path(folder: Path) -> str:
-    """Return a PYTHONPATH that begins with this folder."""
-    return os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-
-
-def forget_stand_ins() -> None:
-    for name in FAKE_MODULES:
-        sys.modules.pop(name, None)
 
 
 def with_precisions(bundle: Bundle, **graphs: onnx.ModelProto) -> Bundle:

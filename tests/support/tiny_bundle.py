@@ -18,12 +18,7 @@ WIDTH = 8
 NUM_PUZZLE_IDS = 3
 MAX_SEGMENTS = 6
 NUM_TRACES = 5
-TRACE_OF = {
-    "answer_SBT": "answer_BT",
-    "halt_margin_SB": "halt_margin_B",
-    "q_halt_SB": "q_halt_B",
-    "logits_SBTV": "logits_BTV",
-}
+TRACES = ("answer_SBT", "halt_margin_SB", "q_halt_SB", "logits_SBTV")
 
 # Counts its segments in the carry (z_high[:, 0, 0]), and wants to halt from segment
 # 1 + (sum of the tokens modulo 7) on.
@@ -114,11 +109,11 @@ def _traces(graph: Path, table_PE: np.ndarray, rng: np.random.Generator) -> dict
     engine = OnnxEngine(graph, num_slots=NUM_TRACES, num_threads=1, want_logits=True)
     for slot, puzzle_id in enumerate(puzzle_ids_B):
         engine.load(slot, tokens_BT[slot], table_PE[puzzle_id])
-    steps = {name: [] for name in TRACE_OF}
+    steps = {name: [] for name in TRACES}
     for _ in range(MAX_SEGMENTS):
         output = engine.step(NUM_TRACES)
-        for name, field in TRACE_OF.items():
-            array = getattr(output, field)
+        for name in TRACES:
+            array = getattr(output, name.replace("_S", "_"))
             steps[name].append(array.copy())
     traces = {name: np.stack(arrays) for name, arrays in steps.items()}
     traces["tokens_BT"] = tokens_BT

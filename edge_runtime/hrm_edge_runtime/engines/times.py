@@ -38,13 +38,13 @@ TimesMs = dict[str, float]
 StepTimes = dict[int, float]
 """Seconds of a segment by the number of slots."""
 
-_ENTRIES = TypeAdapter(dict[str, dict[str, PositiveFloat]])
+_PRECISION_ENTRIES = TypeAdapter(dict[str, dict[str, PositiveFloat]])
 
 
 def measure(bundle: Bundle) -> TimesMs:
     """Time a segment of one puzzle in every precision and keep the times."""
     times_ms = segment_times(bundle, 1)
-    keep_entry(_file_of(bundle), _ENTRIES, machine.machine_name(), times_ms)
+    keep_entry(_file_of(bundle), _PRECISION_ENTRIES, machine.machine_name(), times_ms)
     return times_ms
 
 
@@ -76,7 +76,7 @@ def in_turns(engines: Mapping[str, Engine], batch: int) -> TimesMs:
 
 def kept(bundle: Bundle) -> TimesMs:
     """The times that were measured on this machine; empty if there are none."""
-    return entries_of(_file_of(bundle), _ENTRIES).get(machine.machine_name(), {})
+    return entries_of(_file_of(bundle), _PRECISION_ENTRIES).get(machine.machine_name(), {})
 
 
 def fastest(bundle: Bundle) -> str | None:

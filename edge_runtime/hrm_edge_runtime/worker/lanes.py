@@ -31,12 +31,12 @@ from hrm_host.memory import (
 HEADROOM_SHARE = 0.05  # share of the memory that stays free without a budget
 HEADROOM_BYTES = 256 * MIB  # the smallest headroom
 SPARE_THREADS = 64  # threads for the HTTP process, a trial, and opening a lane
+MIN_THREADS = 48  # the server's processes start this many even if each engine has one
 MEASURING_S = 1.0
 MAX_ROUNDS = 8  # measurements of each size
 NEARLY = 0.9  # a size with this share of the best throughput is good enough
 NOISE = 0.05  # a lane's throughput is never below that of one slot by more than this
 FAIR_SLOTS = 4  # the most slots without a gain in throughput
-MIN_THREADS = 48  # the server's processes start this many even if each engine has one
 
 _log = logging.getLogger("hrm_edge_runtime.engine")
 

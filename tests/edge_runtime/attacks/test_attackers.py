@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from key_tools import AS_USER, write_key_file
 from scripted_server import QUESTION, examples
 from service_tools import (
+    AS_USER,
     CRUMBS,
     PATIENCE_S,
     Server,
@@ -30,6 +30,7 @@ from service_tools import (
     running,
     seconds_of_livez,
     wait_for,
+    write_key_file,
 )
 
 import hrm_edge

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 from bundle_tools import archived, shipped
-from key_tools import ADMIN, upload_server
 from puzzle_tools import solved_boards
-from service_tools import CRUMBS, Server, head, seconds_of_livez, wait_for
+from service_tools import ADMIN, CRUMBS, Server, head, seconds_of_livez, upload_server, wait_for
 
 import hrm_edge
 

@@ -23,8 +23,8 @@ MOST_BYTES = 256 << 20  # of the client and of the server beside it
 LINE_END = re.compile("\r?\n")  # of a terminal, and of a pipe
 
 
-def solve(url: str, *options: object, puzzle: str = OPEN, given: str = "") -> Result:
-    return invoked(main, puzzle, "--url", url, "--patience", 0, *options, given=given)
+def solve(url: str, *options: object) -> Result:
+    return invoked(main, OPEN, "--url", url, "--patience", 0, *options)
 
 
 def require_harmless(told: Result) -> None:
@@ -107,6 +107,12 @@ def endless(piece: bytes, *, status: int = 200, pause_s: float = 0.0) -> Reply:
     return reply
 
 
+def endless_headers(handler: BaseHTTPRequestHandler) -> None:
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        handler.wfile.write(b"x-more: 1\r\n" * 1000)
+
+
 GOOD = json.dumps(solved(1, SOLVED)).encode() + b"\n"
 ZIPPED = gzip.compress(b" " * (64 << 20))
 NO_FORM = "as hrm-serve does ("
@@ -140,15 +146,9 @@ ODD = {
     "an endless line": (endless(b"x" * 65536), "the server's answer has more than 1048576 bytes"),
     "zipped": (body(ZIPPED, Content_Encoding="gzip"), f"{NO_FORM}it is not JSON"),
     "not HTTP": (lambda handler: handler.wfile.write(b"\x00\xff" * 999), NO_ANSWER),
-    "endless headers": (lambda handler: endless_headers(handler), NO_ANSWER),
+    "endless headers": (endless_headers, NO_ANSWER),
     "no end": (chunk(GOOD, len(GOOD)), NO_ANSWER),
 }
-
-
-def endless_headers(handler: BaseHTTPRequestHandler) -> None:
-    handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
-    while True:
-        handler.wfile.write(b"x-more: 1\r\n" * 1000)
 
 
 @pytest.mark.parametrize(("batch", "said"), ODD.values(), ids=ODD)

@@ -12,17 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_tools import ran, rejected, succeeded
-from key_tools import USER, write_key_file
 from odd_server import OPEN, SOLVED, Reply, answer, body, odd_server, refused
-from service_tools import PATIENCE_S, free_port, hrm_serve
+from service_tools import PATIENCE_S, USER, free_port, hrm_serve, write_key_file
 
 import hrm_edge
 from hrm_edge import solvers
 from hrm_edge.cli import main
+from hrm_edge.requests import requests_from
 from hrm_edge_runtime.api.schema import SegmentView
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.shipped import find_bundle
 from hrm_edge_runtime.engines.factory import Choice, prepare
+from hrm_puzzles import registry
 
 SUDOKU = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 MAZE = "S.......\n" + "........\n" * 6 + ".......G"
@@ -70,31 +71,10 @@ FORMS = {
 }
 
 
-@pytest.mark.process
-def test_every_form_of_a_puzzle_is_accepted_here_and_through_a_server(with_key: str):
-    here = hrm_edge.solve_many(FORMS.values(), bundle="sudoku")
-    with hrm_edge.Client(with_key) as client:
-        there = client.solve_many(FORMS.values())
-        alone = [client.solve(puzzle) for puzzle in FORMS.values()]
-    assert len(here) == len(there) == len(FORMS)
-    for name, *replies in zip(FORMS, here, there, alone, strict=True):
-        assert {reply.status for reply in replies} == {"proven"}, name
-        assert len({str(reply.solution) for reply in replies}) == 1, name
-
-
-@pytest.mark.process
-def test_a_stream_shows_each_segment_and_ends_with_the_answer(with_key: str):
-    with hrm_edge.Client(with_key) as client:
-        *segments, answer = client.stream(SUDOKU)
-        with pytest.raises(hrm_edge.ServerError, match="80 cells instead of 81"):
-            next(client.stream(SUDOKU[:-1]))
-        late = client.stream(SUDOKU, policy="fixed", deadline_ms=1)
-        with pytest.raises(hrm_edge.ServerError) as missed:
-            list(late)
-    assert len(segments) == answer.segments
-    assert all(isinstance(segment, hrm_edge.Segment) for segment in segments)
-    assert segments[-1].solution == answer.solution
-    assert (missed.value.status, missed.value.detail.reason) == (504, "deadline-missed")
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_every_form_of_a_puzzle_is_the_same_request(form: object):
+    (request,) = requests_from([form], {})
+    assert registry.get("sudoku").parse(request.puzzle).grid.tolist() == GRID
 
 
 @pytest.mark.process

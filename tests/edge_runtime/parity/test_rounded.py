@@ -1,17 +1,18 @@
 """Float16 forms whose every operation rounds stay below their gate, not only on ONNX Runtime."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from bundle_tools import shipped
 from cli_tools import succeeded
 
 from hrm_edge_runtime.contract.shipped import shipped_bundles
-from hrm_edge_runtime.engines.engine import StepOutput
 from hrm_parity.cli import ROUNDED
 from hrm_parity.cli import main as app
-from hrm_parity.measures import output_measures
 from hrm_parity.report import GATES
 from hrm_parity.rounded import product, rounded_engine
+from hrm_parity.walk import compare
 
 MARGIN = {"rounded": 2, "rounded16": 1}
 """How many times smaller than its gate the drift must be.
@@ -24,23 +25,20 @@ def largest_drift(name: str, engine_name: str) -> float:
     """Return the largest drift of the logits of any golden puzzle in segment 1."""
     bundle = shipped(name)
     golden = bundle.golden()
-    num_slots = len(golden.tokens_BT)
     engine = rounded_engine(
         bundle.graph_path("fp16"),
         bundle.manifest,
-        num_slots=num_slots,
+        num_slots=len(golden.tokens_BT),
         products=ROUNDED[engine_name],
     )
-    for slot, puzzle_id in enumerate(golden.puzzle_ids_B):
-        engine.load(slot, golden.tokens_BT[slot], bundle.puzzle_table[puzzle_id])
-    truth = StepOutput(
-        answer_BT=golden.answer_SBT[0],
-        halt_margin_B=golden.halt_margin_SB[0],
-        q_halt_B=golden.q_halt_SB[0],
-        logits_BTV=golden.logits_SBTV[0],
+    report = compare(
+        replace(golden, answer_SBT=golden.answer_SBT[:1]),
+        engine,
+        puzzle_table=bundle.puzzle_table,
+        puzzle=bundle.puzzle,
+        policy=bundle.manifest.halting_policy(),
     )
-    measures = output_measures(truth, engine.step(num_slots), np.zeros(num_slots, np.bool_))
-    return float(measures["logit_drift"].max())
+    return report.columns["logit_drift"].worst_S[0]
 
 
 @pytest.mark.parametrize("engine_name", ROUNDED)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from asgi_tools import DEFAULTS
 from bundle_tools import restate, turn_head
 from echo_bundle import ECHO_STEP, GROWING_STEP, LONG_STEP, write_echo_bundle
-from house import DEFAULTS
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError

@@ -29,11 +29,6 @@ Fields = dict[str, Any]
 Change = Callable[[Path], object]
 
 
-@pytest.fixture
-def bundle(copied: Path) -> Path:
-    return copied
-
-
 def refused(bundle: Path, saying: str) -> None:
     with pytest.raises(BundleError, match=saying) as refusal:
         Bundle.open(bundle)
@@ -161,10 +156,10 @@ for names in ("[" * 100_000, "{}", '["<blank>", "task-1"]', '["a", "a", "b"]', '
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_each_fault_is_refused_in_one_sentence(bundle: Path, name: str):
+def test_each_fault_is_refused_in_one_sentence(copied: Path, name: str):
     change, saying = FAULTS[name]
-    change(bundle)
-    refused(bundle, saying)
+    change(copied)
+    refused(copied, saying)
 
 
 EVIL = "\x1b[31mred, two\nlines, c1\x9b, turned\u202e, isolated\u2066\u200f, separated\u2028\x7f"
@@ -184,36 +179,36 @@ EVIL_NAMES = json.dumps(["<blank>", "task-1", EVIL]).encode()
     [holding(EVIL_NAMES, "identifiers.json"), *(stating(**fields) for fields in EVIL_FIELDS)],
     ids=["task", "name", "precision", "provenance", "key"],
 )
-def test_a_text_that_commands_a_terminal_is_rejected(bundle: Path, change: Change):
-    change(bundle)
+def test_a_text_that_commands_a_terminal_is_rejected(copied: Path, change: Change):
+    change(copied)
     with pytest.raises(BundleError, match="holds control or direction characters") as refusal:
-        Bundle.open(bundle)
+        Bundle.open(copied)
     assert is_printable(str(refusal.value))
     assert printable(EVIL) in str(refusal.value)
 
 
-def test_a_file_that_is_missing_or_changed_is_refused(bundle: Path):
-    content = bytearray((bundle / "step.fp32.onnx").read_bytes())
+def test_a_file_that_is_missing_or_changed_is_refused(copied: Path):
+    content = bytearray((copied / "step.fp32.onnx").read_bytes())
     content[100] ^= 1
-    (bundle / "step.fp32.onnx").write_bytes(content)
-    refused(bundle, "SHA-256")
-    with (bundle / "step.fp32.onnx").open("ab") as stream:
+    (copied / "step.fp32.onnx").write_bytes(content)
+    refused(copied, "SHA-256")
+    with (copied / "step.fp32.onnx").open("ab") as stream:
         stream.write(b"!")
-    refused(bundle, "step.fp32.onnx has .* bytes instead of")
-    (bundle / "step.fp32.onnx").unlink()
-    refused(bundle, "step.fp32.onnx is missing")
+    refused(copied, "step.fp32.onnx has .* bytes instead of")
+    (copied / "step.fp32.onnx").unlink()
+    refused(copied, "step.fp32.onnx is missing")
 
 
-def test_sizes_that_disagree_with_the_graph_are_refused(bundle: Path):
-    restate(bundle, hidden_size=12)
+def test_sizes_that_disagree_with_the_graph_are_refused(copied: Path):
+    restate(copied, hidden_size=12)
     with pytest.raises(BundleError, match="hidden_size 8, but the manifest says 12"):
-        engine_from_bundle(Bundle.open(bundle), num_slots=1)
+        engine_from_bundle(Bundle.open(copied), num_slots=1)
     graph = onnx.load(shipped("sudoku-6x6").graph_path("fp32"))
     (tokens,) = [node for node in graph.graph.input if node.name == "tokens_BT"]
     tokens.type.tensor_type.shape.dim[1].dim_value = 35
-    onnx.save(graph, bundle / "graph.onnx")
+    onnx.save(graph, copied / "graph.onnx")
     with pytest.raises(BundleError, match="has seq_len 35, but 36 in answer_BT"):
-        OnnxEngine(bundle / "graph.onnx", num_slots=1)
+        OnnxEngine(copied / "graph.onnx", num_slots=1)
 
 
 def with_graphs(bundle: Path, **graphs: str) -> None:
@@ -223,85 +218,81 @@ def with_graphs(bundle: Path, **graphs: str) -> None:
     restate(bundle, **{field: {"fp32": name} for field, name in graphs.items()})
 
 
-def test_a_cpu_takes_its_form_and_other_devices_the_portable_one(bundle: Path):
-    opened = Bundle.open(bundle)
+def test_a_cpu_takes_its_form_and_other_devices_the_portable_one(copied: Path):
+    opened = Bundle.open(copied)
     assert opened.graph_path("fp32", device="cpu").name == "step.fp32.onnx"  # there is no other
-    with_graphs(bundle, cpu_graphs="step.fp32.cpu.onnx")
-    opened = Bundle.open(bundle)
+    with_graphs(copied, cpu_graphs="step.fp32.cpu.onnx")
+    opened = Bundle.open(copied)
     assert opened.graph_path("fp32", device="cpu").name == "step.fp32.cpu.onnx"
     assert opened.graph_path("fp32").name == "step.fp32.onnx"
 
 
-def test_each_precision_halts_at_the_threshold_chosen_for_it_and_shows_it(bundle: Path):
-    shutil.copy(bundle / "step.fp32.onnx", bundle / "step.int8.onnx")
+def test_each_precision_halts_at_the_threshold_chosen_for_it_and_shows_it(copied: Path):
+    shutil.copy(copied / "step.fp32.onnx", copied / "step.int8.onnx")
     precisions = {"fp32": "step.fp32.onnx", "int8": "step.int8.onnx"}
     halting = {"policy": "learned", "threshold": 0.25}
-    restate(bundle, precisions=precisions, curves={"int8": curve(1.5)}, halting=halting)
-    manifest = read_manifest(bundle)
+    restate(copied, precisions=precisions, curves={"int8": curve(1.5)}, halting=halting)
+    manifest = read_manifest(copied)
     own = HaltingPolicy(kind="learned", threshold=1.5, max_segments=6)
     assert manifest.halting_policy("int8") == own
     assert manifest.halting_policy().threshold == 0.25
-    served = ServedModel.of(Bundle.open(bundle), precision="int8", num_slots=1, max_attempts=1)
+    served = ServedModel.of(Bundle.open(copied), precision="int8", num_slots=1, max_attempts=1)
     assert served.view().halting.threshold == 1.5
 
 
-def test_golden_traces_that_are_missing_or_do_not_fit_are_refused(bundle: Path):
-    restate(bundle, max_segments=5)
+def test_golden_traces_that_are_missing_or_do_not_fit_are_refused(copied: Path):
+    restate(copied, max_segments=5)
     with pytest.raises(BundleError, match="they cover 6 segments instead of 1 to 5"):
-        Bundle.open(bundle).golden()
-    (bundle / "golden.npz").write_bytes(b"PK no zip")
-    restate(bundle)
+        Bundle.open(copied).golden()
+    (copied / "golden.npz").write_bytes(b"PK no zip")
+    restate(copied)
     for read in (Bundle.golden, Bundle.golden_example):
         with pytest.raises(BundleError, match="cannot be read"):
-            read(Bundle.open(bundle))
-    (bundle / "golden.npz").unlink()
-    restate(bundle)
+            read(Bundle.open(copied))
+    (copied / "golden.npz").unlink()
+    restate(copied)
     with pytest.raises(BundleError, match="holds no golden"):
-        Bundle.open(bundle).golden()
-    assert Bundle.open(bundle).golden_example() is None
+        Bundle.open(copied).golden()
+    assert Bundle.open(copied).golden_example() is None
 
 
 OUT_OF_RANGE = {"tokens_BT": -1, "puzzle_ids_B": 3}
 
 
 @pytest.mark.parametrize("name", OUT_OF_RANGE)
-def test_golden_puzzles_that_no_model_reads_are_refused(name: str, bundle: Path):
-    arrays = dict(np.load(bundle / "golden.npz"))
-    np.savez(bundle / "golden.npz", **{**arrays, name: arrays[name] * 0 + OUT_OF_RANGE[name]})
-    restate(bundle)
+def test_golden_puzzles_that_no_model_reads_are_refused(name: str, copied: Path):
+    arrays = dict(np.load(copied / "golden.npz"))
+    np.savez(copied / "golden.npz", **{**arrays, name: arrays[name] * 0 + OUT_OF_RANGE[name]})
+    restate(copied)
     with pytest.raises(BundleError, match=rf"cannot be read \({name} is empty or not from 0 to"):
-        Bundle.open(bundle).golden()
+        Bundle.open(copied).golden()
 
 
-@pytest.mark.parametrize("name", ["golden.npz", "puzzle_table.npy"])
-def test_an_array_of_another_form_is_refused(name: str, bundle: Path):
-    write = np.save if name == "golden.npz" else np.savez
-    with (bundle / name).open("wb") as file:
-        write(file, np.zeros((3, 4), np.float32))
-    restate(bundle)
-    with pytest.raises(BundleError, match=r"cannot be read|is not an array"):
-        Bundle.open(bundle).golden()
+def test_an_archive_in_place_of_the_table_is_refused(copied: Path):
+    with (copied / "puzzle_table.npy").open("wb") as file:
+        np.savez(file, np.zeros((3, 4), np.float32))
+    restate(copied)
+    refused(copied, "is not an array")
 
 
-def test_a_manifest_that_would_be_refused_is_not_written(bundle: Path):
-    before = (bundle / "manifest.json").read_bytes()
+def test_a_manifest_that_would_be_refused_is_not_written(copied: Path):
+    before = (copied / "manifest.json").read_bytes()
     with pytest.raises(BundleError, match="max_segments"):
-        restate(bundle, max_segments=0)
-    assert (bundle / "manifest.json").read_bytes() == before
-    assert not list(bundle.glob("*.tmp"))
+        restate(copied, max_segments=0)
+    assert (copied / "manifest.json").read_bytes() == before
+    assert not list(copied.glob("*.tmp"))
 
 
-@pytest.mark.parametrize("says", [(1 << 40,), (1 << 20,)])
-def test_golden_arrays_are_bounded(bundle: Path, says: tuple[int], monkeypatch: pytest.MonkeyPatch):
+def test_golden_arrays_are_bounded(copied: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("hrm_edge_runtime.contract.bundle.MAX_ARRAY_BYTES", 1 << 20)
     header = io.BytesIO()
-    fields = {"descr": "<f4", "fortran_order": False, "shape": says}
+    fields = {"descr": "<f4", "fortran_order": False, "shape": (1 << 20,)}
     np.lib.format.write_array_header_1_0(header, fields)
-    with zipfile.ZipFile(bundle / "golden.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(copied / "golden.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("tokens_BT.npy", header.getvalue() + b"\0" * (4 << 20))
-    restate(bundle)
+    restate(copied)
     with pytest.raises(BundleError, match=r"states .* bytes"):
-        Bundle.open(bundle).golden()
+        Bundle.open(copied).golden()
 
 
 def test_a_row_is_found_by_its_name_and_all_rows_whose_names_begin_alike():

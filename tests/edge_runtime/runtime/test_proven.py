@@ -1,14 +1,13 @@
 """What "proven" means: the answer obeys every rule and keeps every given; never that it is alone.
 
 The laws run on boards that no server takes as a question, because the exact search of the question
-rejects them, and on two that are too hard for that search.
+rejects them, and on one that is too hard for that search.
 """
 
 import contextlib
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from attempt_tools import run_out
 from bundle_tools import shipped
 
@@ -29,11 +28,8 @@ NUM_BOARDS = 12
 NUM_ATTEMPTS = 4
 UNTIL_PROVEN = HaltingPolicy(kind="verified", max_segments=40)  # 24 of them with hypotheses
 
-# Both are undecided after the tries that the check of a question allows, so they pass it.
-UNDECIDED = {
-    "none": "6....9..3.821....9...............5..3.9.6.......4...6.2..5.....937..........7..14",
-    "many": "1....9..3.821....9...............5..3.9.6.......4...6.2..5.....937..........7..14",
-}
+UNDECIDED = "6....9..3.821....9...............5..3.9.6.......4...6.2..5.....937..........7..14"
+"""After the tries that the check of a question allows, so it passes."""
 
 
 def small() -> Sudoku:
@@ -129,20 +125,15 @@ def test_a_proven_answer_to_a_board_with_many_solutions_obeys_every_rule():
     assert num_proven
 
 
-@pytest.mark.parametrize("kind", UNDECIDED)
-def test_an_undecided_question_gets_no_false_proof(kind: str):
+def test_an_undecided_question_gets_no_false_proof():
     nine = registry.get("sudoku")
-    question = nine.parse(UNDECIDED[kind]).grid  # passes
-    assert num_solutions(nine, question) == (0 if kind == "none" else 2)
-    whole = shipped("sudoku")
-    ours = from_bundles([whole], "cpu:fp32", num_threads=1)
-    request = SolveRequest(puzzle=UNDECIDED[kind], attempts=4, max_segments=40)
+    question = nine.parse(UNDECIDED).grid  # passes
+    assert num_solutions(nine, question) == 0
+    ours = from_bundles([shipped("sudoku")], "cpu:fp32", num_threads=1)
+    request = SolveRequest(puzzle=UNDECIDED, attempts=4, max_segments=40)
     ((_, answer),) = ours.solve_all([request])
     assert isinstance(answer, SolveAnswer)
-    if kind == "none":
-        assert (answer.status, answer.verified) == ("unfinished", False)
-    elif answer.status == "proven":
-        assert obeys(nine, question, nine.parse(answer.solution).grid)
+    assert (answer.status, answer.verified) == ("unfinished", False)
 
 
 def test_the_words_for_proven_promise_the_rules_and_no_more():

@@ -1,6 +1,5 @@
-"""Boards of any size: over HTTP, with the command, from Python. The answer has the size asked."""
+"""Boards of any size, over HTTP and with the command: the answer has the size asked."""
 
-import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,8 +8,8 @@ from cli_tools import succeeded
 from puzzle_tools import question_of
 from service_tools import Server, hrm_serve
 
-import hrm_edge
 from hrm_edge.cli import main
+from hrm_edge.client import Client
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import RIGHT, Puzzle
 
@@ -41,9 +40,9 @@ def test_a_server_answers_in_the_size_asked(server: Server, kind: str):
     rows = registry.get(kind).parse(question).grid.tolist()
     by_rows = server.solve(rows, attempts=4, model=KINDS[kind]).json()
     assert np.shape(by_rows["solution"]) == np.shape(rows)
-    stream = server.http.post("/solve/stream", json={"puzzle": question}).text
-    first = next(line for line in stream.splitlines() if line.startswith("data:"))
-    assert len(json.loads(first[5:])["solution"]) == len(question)
+    with Client(server.url) as client:
+        first = next(client.stream(question))
+    assert len(first.solution) == len(question)
 
 
 @pytest.mark.process
@@ -51,11 +50,3 @@ def test_the_command_checks_the_answer_of_a_server_in_the_size_asked(server: Ser
     question = question_of("maze-12x12", "medium")
     done = succeeded(main, question, "--url", server.url)
     assert is_proven(registry.get("maze-12x12"), question, done.stdout.rstrip("\n"))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_python_answers_in_the_size_asked(kind: str):
-    question = question_of(kind, "medium")
-    answer = hrm_edge.solve(question)
-    assert (answer.status, answer.model) == ("proven", KINDS[kind])
-    assert is_proven(registry.get(kind), question, answer.solution)

@@ -14,7 +14,6 @@ from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.request import candidate_models, parse_request
 from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_edge_runtime.api.served_model import ServedModel
-from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import CARD_NAME
 from hrm_edge_runtime.contract.shipped import shipped_bundles
 from hrm_puzzles import registry
@@ -23,6 +22,10 @@ from hrm_puzzles.puzzle import RIGHT, Puzzle
 
 LINE = "S.G.\n####\n####\n####"
 FIELD = "S..G\n....\n####\n####"
+
+
+def served(name: str) -> ServedModel:
+    return ServedModel.of(shipped(name), precision="fp32", num_slots=1, max_attempts=1)
 
 
 def tokens_of(puzzle: Puzzle, made: Any) -> list[np.ndarray]:
@@ -95,7 +98,7 @@ def test_labels_are_checked(
 
 def test_tasks_of_a_model_are_listed_with_their_demonstrations_and_counted_once():
     bundle = shipped("arc-7x7")
-    arc = ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1)
+    arc = served("arc-7x7")
     with serving(app_over(QUICK, arc)) as http:
         view = http.get("/models").json()["models"][1]
         tasks = http.get("/models/arc-7x7/tasks").json()
@@ -127,10 +130,7 @@ CITY = "D...C\n.###.\n.....\n.#4#.\nC...."
 
 @pytest.fixture(scope="module")
 def models() -> list[ServedModel]:
-    bundles = [Bundle.open(path) for path in shipped_bundles().values()]
-    return [
-        ServedModel.of(bundle, precision="fp32", num_slots=1, max_attempts=1) for bundle in bundles
-    ]
+    return [served(name) for name in shipped_bundles()]
 
 
 def model_for(models: list[ServedModel], puzzle: object) -> str:

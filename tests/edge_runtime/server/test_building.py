@@ -15,7 +15,7 @@ import pytest
 from bundle_tools import restate
 from scripted_server import QUESTION
 from service_tools import Server, children_of, is_gone, refusal, wait_for
-from stand_ins import BUILD_COMMAND, FAKES, python_path, with_precisions
+from stand_ins import BUILD_COMMAND, PYTHON_PATH, with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
 
@@ -32,12 +32,12 @@ serve()
 
 @pytest.fixture
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The model `second` is not built before this file is there."""
-    monkeypatch.setenv("PYTHONPATH", python_path(FAKES))
+    """A graph is not built before a file of its name is there, as this one of `second`."""
+    monkeypatch.setenv("PYTHONPATH", PYTHON_PATH)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("FAKE_TENSORRT_WAITS_FOR", str(tmp_path / "gate"))
-    monkeypatch.setenv("FAKE_TENSORRT_WAITS_IN", "step.fp16.onnx")
-    return tmp_path / "gate"
+    monkeypatch.setenv("FAKE_TENSORRT_WAITS_IN", str(tmp_path))
+    (tmp_path / "step.fp32.onnx").touch()
+    return tmp_path / "step.fp16.onnx"
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from asgi_tools import QUICK, app_over, client_of, engine_of, lanes_over, serving
+from asgi_tools import QUICK, app_over, client_of, engine_of, serving
 from echo_bundle import write_echo_bundle
 from files import ROOT
 from scripted_engine import ScriptedEngine, ThreadEngine
-from scripted_server import PUZZLE, QUESTION
-from service_tools import Server, head, refusal, running, wait_for
+from scripted_server import PUZZLE, QUESTION, lanes_over
+from service_tools import PATIENCE_S, Server, head, refusal, running, wait_for
 from starlette.testclient import TestClient
 
 from hrm_edge_runtime.engines.engine import StepOutput
@@ -65,7 +65,7 @@ def test_an_engine_that_talks_nonsense_is_replaced_and_nobody_hangs(raw: bytes):
         asked = pool.submit(http.post, "/solve", json=BODY)
         wait_for(lambda: engine_of(app).num_waiting == 1)
         engines[0].say(raw)
-        assert refusal(asked.result(10)) == (503, "engine-lost")
+        assert refusal(asked.result(PATIENCE_S)) == (503, "engine-lost")
         wait_for(lambda: len(engines) == 2)
         assert is_served(http)
 

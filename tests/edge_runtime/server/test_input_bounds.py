@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from files import text_of
-from key_tools import ADMIN, upload_server
 from scripted_server import MAX_ATTEMPTS, QUESTION
 from service_tools import (
+    ADMIN,
     PATIENCE_S,
     Server,
     ask_and_stay,
@@ -25,6 +25,7 @@ from service_tools import (
     head,
     resident_bytes,
     running,
+    upload_server,
     wait_for,
 )
 

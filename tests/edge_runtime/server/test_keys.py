@@ -16,9 +16,18 @@ import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, serving, until
 from cli_tools import rejected, succeeded
 from files import lines_in
-from key_tools import ADMIN, AS_ADMIN, AS_USER, USER, write_key_file
 from scripted_server import QUESTION
-from service_tools import NDJSON, refusal, starting, wait_for
+from service_tools import (
+    ADMIN,
+    AS_ADMIN,
+    AS_USER,
+    NDJSON,
+    USER,
+    refusal,
+    starting,
+    wait_for,
+    write_key_file,
+)
 from starlette.testclient import TestClient
 
 from hrm_edge_runtime.worker.lanes import Lanes

@@ -41,13 +41,13 @@ def test_all_addresses_are_those_of_both_families_and_idle_ones_are_kept_as_prom
         assert answer.status_code == 200
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
         with contextlib.closing(connection):
+            asked_s = time.monotonic()
             connection.request("GET", "/livez")
             answer = connection.getresponse()
             answer.read()
-            answered_s = time.monotonic()
             assert answer.getheader("keep-alive") == "timeout=1"
             assert connection.sock.recv(1) == b""
-            assert 0.7 < time.monotonic() - answered_s < PATIENCE_S
+            assert time.monotonic() - asked_s > 0.9
 
 
 def test_a_server_that_stops_says_what_it_did_and_writes_no_traceback():

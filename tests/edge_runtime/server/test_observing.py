@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asgi_tools import app_over, lanes_over, serving
+from asgi_tools import app_over, serving
 from files import ROOT, text_of
 from prometheus_client.parser import text_string_to_metric_families
 from scripted_engine import Script, ScriptedEngine
-from scripted_server import NAME, QUESTION, SOLUTION, examples
+from scripted_server import NAME, QUESTION, SOLUTION, examples, lanes_over
 from service_tools import NDJSON, Server, wait_for
 from starlette.testclient import TestClient
 

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from asgi_tools import SOLVED
 from bundle_tools import archived, restate
-from echo_bundle import ECHO_STEP, GROWING_STEP, write_echo_bundle
+from echo_bundle import BROKEN_STEP, ECHO_STEP, GROWING_STEP, write_echo_bundle
 from files import edited
-from house import BROKEN_STEP, SOLVED
-from key_tools import AS_USER, upload_server
-from service_tools import Server
+from service_tools import AS_USER, Server, upload_server
 
 pytestmark = pytest.mark.process
 

@@ -1,6 +1,5 @@
 """Bundles that an admin sends: served, tried, refused with the reason, or gone without a trace."""
 
-import contextlib
 import json
 import shutil
 from collections.abc import AsyncIterator
@@ -10,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asgi_tools import Call, until
+from asgi_tools import SOLVED, UPLOAD, Call, House, house_of, until
 from cli_tools import invoked, rejected
-from echo_bundle import write_echo_bundle
-from house import BROKEN_STEP, SOLVED, UPLOAD, House, house_of
-from key_tools import ADMIN, USER, upload_server
+from echo_bundle import BROKEN_STEP, write_echo_bundle
 from odd_server import MODEL, body, odd_server
-from service_tools import Server, free_port, refusal, wait_for
+from service_tools import ADMIN, USER, Server, free_port, refusal, upload_server, wait_for
 
 from hrm_edge.push_cli import main as push_main
 from hrm_edge_runtime.contract.manifest import read_manifest
@@ -163,74 +160,70 @@ def test_a_folder_of_other_files_is_not_taken(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.202611261200"]
 
 
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    """An application in this process that takes uploads, and a bundle to send."""
+    write_echo_bundle(tmp_path / "sent.bundle", name="sent")
+    async with house_of(tmp_path) as house:
+        yield house
+
+
 async def test_an_upload_that_cannot_be_kept_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    async with house(tmp_path) as board:
-        monkeypatch.setattr(UploadFolder, "keep", fail)
-        assert refusal(await board.put("sent")) == (507, "no-room")
-        assert await board.names() == ["first"]
-        assert content(tmp_path / "uploads") == []
-        await until(lambda: board.lanes == [("first", 1)])
+    monkeypatch.setattr(UploadFolder, "keep", fail)
+    assert refusal(await house.put("sent")) == (507, "no-room")
+    assert await house.names() == ["first"]
+    assert content(tmp_path / "uploads") == []
+    await until(lambda: house.lanes == [("first", 1)])
 
 
-@contextlib.asynccontextmanager
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    """An application in this process that takes uploads, and a bundle to send."""
-    write_echo_bundle(tmp_path / "sent.bundle", name="sent")
-    async with house_of(tmp_path) as it:
-        yield it
-
-
-def begin_upload(board: House, piece: bytes) -> Call:
+def begin_upload(house: House, piece: bytes) -> Call:
     """Send a piece of an upload that does not state its length."""
-    call = Call(board.app, "/models/sent", UPLOAD, method="PUT")
+    call = Call(house.app, "/models/sent", UPLOAD, method="PUT")
     call.give(piece)
     return call
 
 
 async def test_an_upload_beyond_half_of_the_free_disk_is_rejected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    async with house(tmp_path) as board:
-        usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-        assert refusal(await board.put("sent")) == (507, "no-room")
-        call = begin_upload(board, bytes(6000))
-        await call.task
-        assert call.status == 507
-        assert content(tmp_path / "uploads") == []
+    usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert refusal(await house.put("sent")) == (507, "no-room")
+    call = begin_upload(house, bytes(6000))
+    await call.task
+    assert call.status == 507
+    assert content(tmp_path / "uploads") == []
 
 
-async def test_a_stalled_upload_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_a_stalled_upload_times_out(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(uploads, "PIECE_SECONDS", 0.5)
-    async with house(tmp_path) as board:
-        call = begin_upload(board, bytes(1000))
-        await until(lambda: call.num_taken > 1 or bool(content(tmp_path / "uploads")))
-        assert refusal(await board.put("sent")) == (503, "upload-busy")
-        await call.task
-        assert call.status == 408
-        assert content(tmp_path / "uploads") == []
+    call = begin_upload(house, bytes(1000))
+    await until(lambda: call.num_taken > 1 or bool(content(tmp_path / "uploads")))
+    assert refusal(await house.put("sent")) == (503, "upload-busy")
+    await call.task
+    assert call.status == 408
+    assert content(tmp_path / "uploads") == []
 
 
-async def test_an_interrupted_upload_leaves_nothing(tmp_path: Path):
+async def test_an_interrupted_upload_leaves_nothing(house: House, tmp_path: Path):
     folder = tmp_path / "uploads"
-    async with house(tmp_path) as board:
-        call = begin_upload(board, bytes(1000))
-        await until(lambda: len(list(folder.glob(".upload-*/bundle.tar"))) == 1)
-        call.leave()
-        await call.task
-        assert content(folder) == []
-        assert (await board.put("sent")).status_code == 201
-        assert kept(folder) == {"sent.bundle": "sent"}
+    call = begin_upload(house, bytes(1000))
+    await until(lambda: len(list(folder.glob(".upload-*/bundle.tar"))) == 1)
+    call.leave()
+    await call.task
+    assert content(folder) == []
+    assert (await house.put("sent")).status_code == 201
+    assert kept(folder) == {"sent.bundle": "sent"}
 
 
-async def test_uploads_need_a_folder_and_an_admin(tmp_path: Path):
+async def test_uploads_need_a_folder(tmp_path: Path):
     async with house_of(tmp_path, uploads="") as board:
         assert refusal(await board.put("first")) == (403, "uploads-off")
-        assert refusal(await board.put("first", key=USER)) == (403, "admin-only")
-        assert (await board.put("first", key="x")).status_code == 401
     assert not (tmp_path / "uploads").exists()

@@ -8,7 +8,7 @@ show TensorRT's own numbers, times and memory.
 
 FAKE_TENSORRT_FAILS names what fails: a function that returns None, `builder` and `runtime` (CUDA
 does not start), `bad pointer` (the runtime, which ends the process at its first use), `profile`,
-`step`, `capture`, a graph's file, or `kill` and a graph's file.
+`step`, `capture`, or `kill` and a graph's file.
 """
 
 from __future__ import annotations
@@ -242,15 +242,13 @@ def _build(
             return None
     monitor.phase_finish(phase)
     print(os.environ.get("FAKE_TENSORRT_PRINTS", ""), end="")
-    gate = os.environ.get("FAKE_TENSORRT_WAITS_FOR")
-    if network._name not in os.environ.get("FAKE_TENSORRT_WAITS_IN", network._name):
-        gate = None
-    while gate and not Path(gate).exists():
+    gates = os.environ.get("FAKE_TENSORRT_WAITS_IN")
+    while gates and not Path(gates, network._name).exists():
         time.sleep(0.01)
     if _fails(f"kill {network._name}"):
         print("[TRT] timing a kernel of", network._name, file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
-    if _fails("build") or _fails(network._name):
+    if _fails("build"):
         logger.log(ILogger.Severity.ERROR, "Error Code 2: OutOfMemory\n(no further information)")
         return None
     settings = {"limits": config._limits, "aux_streams": config.max_aux_streams}

@@ -1,15 +1,32 @@
 """A device made of stand-ins, and a bundle of its own for each test."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stand_ins import BUILD_COMMAND, FAKES, SetUp, forget_stand_ins, python_path
+from stand_ins import BUILD_COMMAND, FAKES, PYTHON_PATH, SetUp
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import factory
 from hrm_edge_runtime.engines.trt import building
 from hrm_parity import trt_build as tensorrt_build
+
+FAKE_MODULES = (
+    "stand_in_tensorrt",
+    "tensorrt",
+    "fake_gpu",
+    "pycuda",
+    "pycuda.driver",
+    "cuda",
+    "cuda.bindings",
+    "cuda.bindings.driver",
+)
+
+
+def forget_stand_ins() -> None:
+    for name in FAKE_MODULES:
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture
@@ -21,7 +38,7 @@ def device(
     A log line may not hold an exception, whose traceback would keep an engine alive.
     """
     monkeypatch.syspath_prepend(str(FAKES))
-    monkeypatch.setenv("PYTHONPATH", python_path(FAKES))
+    monkeypatch.setenv("PYTHONPATH", PYTHON_PATH)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tensorrt_build, "MEASURE_S", 0.0)
     monkeypatch.setattr(tensorrt_build, "BUILD_COMMAND", BUILD_COMMAND)

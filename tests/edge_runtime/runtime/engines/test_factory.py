@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 from bundle_tools import shipped, with_manifest
@@ -23,6 +22,8 @@ from hrm_edge_runtime.engines.onnx import OnnxEngine
 from hrm_edge_runtime.engines.trt import building
 from hrm_edge_runtime.engines.trt import engine as trt_engine
 from hrm_edge_runtime.engines.trt.cuda import Gpu
+from hrm_parity.walk import Side, walk
+from hrm_puzzles.data.sources import questions_made
 
 # the path of a device, in the CPU's memory
 ON_DEVICE = onnx_engine.Provider(name="CPUExecutionProvider", device="cpu")
@@ -43,26 +44,24 @@ def test_a_provider_that_is_not_there_is_refused_and_not_replaced(tiny_bundle: P
         engine_for(Bundle.open(tiny_bundle), engine="cuda", num_slots=1)
 
 
-def test_an_engine_with_its_carry_on_a_device_says_the_same(tiny_bundle: Path):
-    graph = tiny_bundle / "step.fp32.onnx"
-    rng = np.random.default_rng(5)
-    options = {"num_slots": 3, "num_threads": 1, "want_logits": True}
-    host = OnnxEngine(graph, **options)
-    device = OnnxEngine(graph, provider=ON_DEVICE, **options)
-    for slot in range(3):
-        puzzle = (rng.integers(0, 6, 16, dtype=np.int32), rng.normal(size=8).astype(np.float32))
-        host.load(slot, *puzzle)
-        device.load(slot, *puzzle)
-    for num_active in (3, 3, 2, 2, 1):
-        if num_active < 3:
-            host.move(num_active, 0)
-            device.move(num_active, 0)
-        ours = device.step(num_active)
-        theirs = host.step(num_active)
-        assert (ours.answer_BT == theirs.answer_BT).all()
-        assert (ours.halt_margin_B == theirs.halt_margin_B).all()
-    for ours_BND, theirs_BND in zip(device.read_carry(1), host.read_carry(1), strict=True):
-        assert (ours_BND == theirs_BND).all()
+def test_an_engine_with_its_carry_on_a_device_says_the_same(bundle: Bundle):
+    sides = []
+    for provider in (onnx_engine.CPU, ON_DEVICE):
+        engine = OnnxEngine(
+            bundle.graph_path("fp32"),
+            num_slots=3,
+            num_threads=1,
+            provider=provider,
+            want_logits=True,
+        )
+        policy = bundle.manifest.halting_policy()
+        side = Side(name="", engine=engine, puzzle_table=bundle.puzzle_table, policy=policy)
+        sides.append(side)
+    questions = questions_made(bundle.puzzle, 9)
+    report = walk(*sides, questions, bundle.puzzle, num_segments=6, to_the_end=False)
+    assert "carry_drift" in report.columns
+    for column in report.columns.values():
+        assert column.worst_S.max() == 0
 
 
 def without_logits(model: onnx.ModelProto) -> None:

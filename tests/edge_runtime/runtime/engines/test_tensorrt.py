@@ -385,10 +385,7 @@ def test_a_timing_cache_per_power_mode(bundle: Bundle, monkeypatch: pytest.Monke
     assert kept == {"15w": b"timed timed ", "maxn": b"timed "}
 
 
-def test_one_engine_serves_all_numbers_of_slots_up_to_its_own(built: Bundle):
-    for num_slots in (1, 4, 16):
-        with closing(cache.open_engine(built, precision="fp32", num_slots=num_slots)) as engine:
-            assert engine.num_slots == num_slots
+def test_more_slots_than_an_engine_has_are_refused_and_built(built: Bundle):
     with pytest.raises(EngineUnavailableError, match="slots"):
         cache.open_engine(built, precision="fp32", num_slots=17)
     build(built, "--slots=17")
@@ -407,7 +404,8 @@ def test_a_small_model_has_one_profile_and_scratch_memory_is_that_of_the_open_sl
     head, _, _ = built_plan().read_bytes().partition(b"\n")
     assert len(json.loads(head)["profiles"]) == num_profiles
     for num_slots, num_rows in ((1, 1), (3, 4), (16, 16)):
-        with closing(cache.open_engine(bundle, precision="fp32", num_slots=num_slots)):
+        with closing(cache.open_engine(bundle, precision="fp32", num_slots=num_slots)) as engine:
+            assert engine.num_slots == num_slots
             largest = max(block.nbytes for block in gpu_state().memory.values())
         assert largest == num_rows * stand_in_tensorrt.SCRATCH_BYTES
     with closing(opened(bundle)) as ours:

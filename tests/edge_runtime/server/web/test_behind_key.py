@@ -5,9 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from key_tools import ADMIN, write_key_file
 from proxy_tools import COMMANDS, proxied, proxy
-from service_tools import Server, hrm_serve
+from service_tools import ADMIN, Server, hrm_serve, write_key_file
 from web_tools import BOARD, Browser, Page, Request, new_page, paste, solve
 
 pytestmark = pytest.mark.process

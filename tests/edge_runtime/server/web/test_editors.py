@@ -20,7 +20,6 @@ from web_tools import (
 )
 
 from hrm_puzzles import registry
-from hrm_puzzles.puzzle import RIGHT
 
 pytestmark = pytest.mark.process
 
@@ -117,8 +116,6 @@ def test_spare_marks_are_crossed_out(
     asked = puzzle.decode(puzzle.bare(puzzle.encode(said)))
     route = puzzle.route(asked, said)
     assert route.cost == route.optimum
-    verdict = puzzle.check_BT(puzzle.encode(asked)[None], puzzle.encode(said)[None])[0]
-    assert verdict != RIGHT
     told = page.evaluate(TOLD, [name, asked.tolist(), said.tolist(), asdict(route)])
     assert told["crossed"] == [row * said.shape[1] + col for row, col in spare]
     assert told["verdict"]["title"] == "Not proven"

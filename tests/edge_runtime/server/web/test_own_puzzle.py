@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from bundle_tools import install
 from echo_bundle import write_echo_bundle
-from service_tools import Server, command
+from service_tools import Server, hrm_serve
 from web_tools import (
     LAPTOPS,
     SIZES,
@@ -65,10 +65,8 @@ def own_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     bundle = write_echo_bundle(folder / "latin.bundle", name="latin", puzzle="latin-4x4")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *sys.path]))
-        server = Server(command("serve", bundle, "--threads=1"))
-    with server:
-        server.wait_until_ready()
-        yield server
+        with hrm_serve(bundle) as server:
+            yield server
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -46,10 +46,9 @@ class Handle:
         return self._number
 
 
-Function = Callable[..., tuple[Any, ...]]
-
-
-def _function(call: Callable[..., Any], kind: Callable[[Any], Any] | None = None) -> Function:
+def _function(
+    call: Callable[..., Any], kind: Callable[[Any], Any] | None = None
+) -> Callable[..., tuple[Any, ...]]:
     """Return a function that gives the status, and with `kind` a value of that kind."""
 
     def function(*arguments: object) -> tuple[Any, ...]:
