@@ -21,6 +21,10 @@ NOTATIONS = {
     "underscores": QUESTION.replace(".", "_"),
     "spaces": QUESTION.replace(".", " "),
     "lines of dashes": LINES.replace(".", "-"),
+    "slashes between rows": "/".join(ROWS),
+    "a YAML list": "puzzle:\n" + "\n".join(f'  - "{row}"' for row in ROWS),
+    "a YAML list of lists": "\n".join(f"- {row}" for row in LISTS),
+    "a YAML block": "puzzle: |\n" + textwrap.indent(LINES, "  "),
 }
 
 

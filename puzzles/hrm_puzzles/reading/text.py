@@ -9,7 +9,7 @@ UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 INVISIBLE = ("Cf", "Mn", "Me")  # Unicode's categories: they change or join other characters
 LONGEST_WRITTEN = 3  # characters that one stands for, as an ellipsis for three dots
 QUOTES = "\"'`“”‘’"
-HEADING = r"[\s#/;%\[]*({})\b[\s.:#\]]*\d{{0,4}}[\s.:]*"
+HEADING = r"[\s#/;%\[]*({})\b[\s.:#\]]*\d{{0,4}}[\s.:|]*"
 ANY_HEADING = re.compile(
     HEADING.format("(grid|puzzle|sudoku|maze|board|game|solution|answer)s?|no|nr"), re.IGNORECASE
 )
