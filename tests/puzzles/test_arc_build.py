@@ -230,3 +230,6 @@ def test_kaggles_files_are_tasks_with_the_answers_beside_them(tmp_path: Path):
     write_tasks(tmp_path, {"ccc": {"train": [shown], "test": [{"output": None}]}})
     (task,) = read_tasks(str(tmp_path / "ccc.json"))
     assert (task.name, task.tests) == ("ccc", ())
+    write_tasks(folder, {"arc_training_solutions": {"aaa": {"0": [[7]]}}})
+    with pytest.raises(DatasetError, match=r"task aaa: .* test answers are a dict, not a list"):
+        read_tasks(str(folder))
