@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host.reading import MAX_FILE_BYTES, lines_of, plain_file
+from hrm_host.reading import MAX_FILE_BYTES, encoding_of, lines_of, plain_file
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Puzzle
 from hrm_puzzles.reading.legend import Lettered
@@ -34,7 +34,7 @@ from hrm_puzzles.reading.record import (
     records_of_text,
 )
 from hrm_puzzles.reading.tables import SEPARATORS, columns_error, table_reader
-from hrm_puzzles.reading.text import ANSWER_HEADING, encoding_of, is_heading, plain
+from hrm_puzzles.reading.text import ANSWER_HEADING, is_heading, plain
 
 MAX_LINE = 1 << 24  # characters; a list of all requests can be one line
 HEAD_LINES = 100  # a puzzle over several lines has fewer
