@@ -67,6 +67,10 @@ def test_a_line_of_dashes_may_be_a_row_of_blanks():
     assert parsed.grid[1].tolist() == [0, 0, 0, 0]
 
 
+def test_line_ends_that_a_shell_left_as_two_characters_are_line_ends():
+    assert SUDOKU.parse("\\n".join(ROWS)).grid.tolist() == LISTS
+
+
 def changed(cell: int, character: str) -> str:
     return QUESTION[:cell] + character + QUESTION[cell + 1 :]
 

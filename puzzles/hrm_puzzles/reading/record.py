@@ -58,7 +58,7 @@ def board_in(notation: object) -> object:
     if isinstance(notation, str):
         notation = value_of(notation)
         if isinstance(notation, str):
-            return notation
+            return notation.replace("\\n", "\n")  # as typed in a shell
     if is_object(notation):
         key = question_key(notation)
         if key is not None and _by_name(notation).keys() <= {key.lower(), *ANSWER_KEYS}:
