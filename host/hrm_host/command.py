@@ -39,7 +39,16 @@ REMEDIES = {
     errno.EROFS: "choose a place that can be written",
     errno.EACCES: "choose a place that you may use",
     **dict.fromkeys(
-        (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY), "choose another path"
+        (
+            errno.ENOENT,
+            errno.EEXIST,
+            errno.ENOTDIR,
+            errno.ENOTEMPTY,
+            errno.EISDIR,
+            errno.ENAMETOOLONG,
+            errno.ELOOP,
+        ),
+        "choose another path",
     ),
 }
 WORD_OF_TYPE = {  # what a person reads in the help instead of a type's name

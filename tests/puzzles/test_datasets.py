@@ -198,6 +198,7 @@ def test_missing_and_broken_files_are_refused(tmp_path: Path, name: str):
 def test_fingerprint_changes_with_any_byte_and_not_with_the_place(tmp_path: Path):
     one = written(tmp_path / "one")
     other = written(tmp_path / "other")
+    (other / "train" / ".DS_Store").touch()
     assert fingerprint(one) == fingerprint(other)
     with (other / "train" / "all__labels.npy").open("r+b") as stream:
         stream.seek(-1, 2)

@@ -44,6 +44,7 @@ IGNORE = -100  # the label that the loss skips
 RECIPE = "recipe.json"
 IDENTIFIERS = "identifiers.json"
 SPLITS = ("train", "test")
+OF_DESKTOPS = (".", "desktop.ini", "Thumbs.db")  # beginnings of names
 CHUNKS = "chunks"  # in the name of a folder that a stopped build left
 NUMBERS = ("pad_id", "ignore_label_id", "vocab_size", "seq_len", "num_puzzle_identifiers")
 """Whole numbers of dataset.json; ignore_label_id may be null."""
@@ -405,10 +406,13 @@ def _disagreement(directory: Path, problem: str) -> DatasetError:
 
 
 def fingerprint(path: Path) -> str:
-    """sha256 over the names and bytes of all files. It identifies what a run was trained on."""
+    """sha256 over the names and bytes of all files but those that desktops leave behind.
+
+    It identifies what a run was trained on.
+    """
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*")):
-        if not file.is_file():
+        if not file.is_file() or file.name.startswith(OF_DESKTOPS):
             continue
         name = file.relative_to(path).as_posix()
         digest.update(f"{name}\0{file.stat().st_size}\0".encode())
