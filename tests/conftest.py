@@ -39,12 +39,3 @@ def sees_gpu(room: str) -> bool:
 def uses_browser(item: pytest.Item) -> bool:
     fixtures = getattr(item, "fixturenames", ())
     return "browser" in fixtures
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name how many browser tests were left out, and the command that brings them back."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    count = sum("no Chromium" in str(report.longrepr) for report in skipped)
-    if count:
-        command = ".venv/bin/playwright install chromium"
-        terminalreporter.write_line(f"{count} browser tests were left out: {command}")

@@ -26,22 +26,19 @@ SAMPLES = {
 }
 
 
-def modules() -> Iterator[str]:
-    for package in PACKAGES:
-        folders = importlib.import_module(package).__path__
-        for found in pkgutil.walk_packages(folders, f"{package}."):
-            yield found.name
+def subclasses_of(kind: type[Exception]) -> Iterator[type[Exception]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from subclasses_of(one)
 
 
 def exceptions() -> list[type[Exception]]:
     """Every exception class that a module of this project defines."""
-    found = {}
-    for name in modules():
-        for value in vars(importlib.import_module(name)).values():
-            is_own = inspect.isclass(value) and value.__module__.partition(".")[0] in PACKAGES
-            if is_own and issubclass(value, Exception):
-                found[f"{value.__module__}.{value.__name__}"] = value
-    return [found[name] for name in sorted(found)]
+    for package in PACKAGES:
+        folders = importlib.import_module(package).__path__
+        for found in pkgutil.walk_packages(folders, f"{package}."):
+            importlib.import_module(found.name)
+    return [one for one in subclasses_of(Exception) if one.__module__.startswith("hrm_")]
 
 
 def sample_of(kind: Any) -> object:

@@ -116,10 +116,8 @@ def unrolled_graph(step: ModelProto, policy: HaltingPolicy, num_segments: int) -
     The nodes of the step graph are repeated for each segment. Weights and values that do not depend
     on the carry are stored and computed once. A row whose margin exceeds the threshold keeps its
     answer; all segments run anyway. A `verified` policy halts like a `learned` one, because a graph
-    cannot check an answer. Raises ValueError for fewer than one segment.
+    cannot check an answer.
     """
-    if num_segments < 1:
-        raise ValueError(f"an unrolled graph needs 1 or more segments, not {num_segments}")
     threshold = NEVER if policy.kind == "fixed" else _in_float32(policy.threshold)
     graph = GraphWriter()
     loop = _Loop(graph, _Body(step), threshold)

@@ -85,18 +85,22 @@ def test_another_route_of_the_same_cost_is_right(way: str, wrong: int, over_leas
     assert figures["cost_over_least"] == pytest.approx(over_least)
 
 
-def test_what_cannot_be_compared_or_proven_is_not_measured():
-    sentence = rejected(app, "accuracy", "--bundle=sudoku-6x6", "--bundle=maze-8x8")
-    assert "the bundles are for sudoku-6x6 and maze-8x8" in sentence
-    assert "cannot be proven" in rejected(app, "accuracy", "--bundle=arc-7x7")
-
-
-def test_a_line_that_is_not_a_puzzle_is_named(tmp_path: Path):
-    file = tmp_path / "hard.txt"
-    file.write_text(f"11{'.' * 34}\n")
-    options = ("accuracy", "--bundle=sudoku-6x6", "--board=6x6")
-    assert "line 1: " in rejected(app, *options, "--questions", file)
-    assert "the difficulty 'odd' does not exist" in rejected(app, *options, "--difficulty=odd")
+@pytest.mark.parametrize(
+    ("options", "saying"),
+    [
+        ("sudoku-6x6 --bundle maze-8x8", "the bundles are for sudoku-6x6 and maze-8x8"),
+        ("arc-7x7", "cannot be proven"),
+        ("maze-8x8 --board 9x8", "a board of 9x8 does not fit maze-8x8"),
+        ("sudoku-6x6 --board 6x6 --difficulty odd", "the difficulty 'odd' does not exist"),
+        ("sudoku-6x6 --board 6x6 --questions hard.txt", "line 1: "),
+    ],
+)
+def test_what_cannot_be_measured_is_rejected(
+    options: str, saying: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("hard.txt").write_text(f"11{'.' * 34}\n")
+    assert saying in rejected(app, "accuracy", "--bundle", *options.split())
 
 
 @pytest.mark.process
@@ -121,5 +125,3 @@ def test_smaller_boards_are_measured_in_the_frame_of_a_model():
     levels = json_of(app, "accuracy", "--bundle=maze-8x8", *sizes)
     found = [(level["board"], level["solved"], level["wrong"]) for level in levels["rows"]]
     assert found == [("5x7", 3, 0), ("8x8", 3, 0)]
-    sentence = rejected(app, "accuracy", "--bundle=maze-8x8", "--board=9x8")
-    assert "a board of 9x8 does not fit maze-8x8" in sentence

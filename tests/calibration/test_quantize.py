@@ -220,13 +220,6 @@ FORMS = {
 }
 
 
-def test_a_block_of_a_grid_is_two_convolutions_and_both_are_call_sites():
-    operators = Counter(node.op_type for node in GRID_GRAPH.graph.node)
-    num_blocks = operators["Sqrt"]
-    assert operators["Conv"] == 2 * num_blocks == len(GRID_SITES)
-    assert not {"Slice", "Concat", "Pad"} & set(operators)
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_a_row_has_the_same_bits_in_every_batch(form: str):
     inputs = random_inputs(GRID, 8)

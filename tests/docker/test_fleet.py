@@ -84,22 +84,6 @@ def test_a_board_joins_by_its_name(tmp_path: Path):
             assert sent.json()["solution"] == solution
 
 
-@pytest.mark.slow
-def test_two_boards_solve_a_file_almost_twice_as_fast_as_one(tmp_path: Path):
-    puzzles = [*PUZZLES] * 40  # 320, of which one board solves 13 a second
-    seconds = []
-    for num_boards in (1, 2):
-        with contextlib.ExitStack() as stack:
-            boards = [stack.enter_context(board_with()) for _ in range(num_boards)]
-            url = stack.enter_context(proxy(tmp_path, boards, SECRET))
-            client = stack.enter_context(hrm_edge.Client(url, patience_s=PATIENCE_S))
-            begin_s = time.monotonic()
-            replies = client.solve_many(puzzles)
-            seconds.append(time.monotonic() - begin_s)
-            assert [reply.solution for reply in replies] == [*PUZZLES.values()] * 40
-    assert seconds[0] >= 1.8 * seconds[1]
-
-
 @contextlib.contextmanager
 def fleet(folder: Path) -> Generator[tuple[str, list[Server]]]:
     keys = folder / "keys"

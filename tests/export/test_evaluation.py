@@ -98,20 +98,6 @@ def test_puzzles_may_come_from_csv(bundle: Path, tmp_path: Path):
         assert word in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("options", "saying"),
-    [
-        (("--engine", "cpu:int8"), "is for bundles; a checkpoint runs in PyTorch on cpu or cuda"),
-        (("--board", "sudoku-6x6"), "--board sudoku-6x6 needs relational weights"),
-    ],
-)
-def test_what_a_checkpoint_cannot_do_is_rejected(
-    data: Path, tmp_path: Path, options: tuple[str], saying: str
-):
-    checkpoint.save(tmp_path / "step_1", small_model(), {"puzzle": "sudoku-4x4"})
-    assert saying in rejected(app, tmp_path / "step_1", "--data", data, *options)
-
-
 WITHOUT_PYTORCH = """
 import sys
 for name in ("torch", "onnx", "safetensors"):
@@ -130,23 +116,16 @@ def test_a_bundle_is_evaluated_on_an_install_without_pytorch(bundle: Path, data:
     assert "pip install 'hrm-edge[export]'" in ended.stderr
 
 
-def test_unfit_data_of_a_bundle_is_rejected(bundle: Path, data: Path, tmp_path: Path):
-    boards_NT = np.full((2, 36), 2)
-    datasets.write_split(tmp_path, "test", boards_NT, boards_NT, puzzle=registry.get("sudoku-6x6"))
-    sentence = rejected(app, bundle, "--data", tmp_path)
-    assert "36 positions of 8 tokens, but sudoku-4x4 has 16 of 6" in sentence
-    sentence = rejected(app, bundle, "--data", "nothing")
-    assert "nothing is neither a path nor the puzzle of the model" in sentence
-    assert "choose one of fp32" in rejected(app, bundle, "--data", data, "--engine", "cpu:int8")
-
-
 @pytest.fixture(scope="module")
 def folder(bundle: Path) -> Path:
-    """A bundle that proves full boards alone, and checkpoints that prove nothing."""
+    """A bundle that proves full boards alone, checkpoints that prove nothing, and other boards."""
     model = small_model(num_puzzle_ids=1, max_segments=2)
     checkpoint.save(bundle.parent / "step_1", model, {"puzzle": SUDOKU.name})
     other = small_model(num_puzzle_ids=1, max_segments=2, **relational_sizes("sudoku-6x6"))
     checkpoint.save(bundle.parent / "step_2", other, {"puzzle": "sudoku-6x6"})
+    boards_NT = np.full((2, 36), 2)
+    boards = bundle.parent / "boards"
+    datasets.write_split(boards, "test", boards_NT, boards_NT, puzzle=registry.get("sudoku-6x6"))
     return bundle.parent
 
 
@@ -190,8 +169,20 @@ def test_the_better_model_is_named_when_the_interval_decides(num_lost: int, num_
     assert verdict.startswith(f"the {better} model is better over 100 puzzles")
 
 
-def test_models_of_two_boards_cannot_be_compared(folder: Path, data: Path):
-    sides = (folder / "echo.bundle", folder / "step_2")
-    assert "give two models of one board" in rejected(app, *sides, "--data", data)
-    other = ("sudoku", "--board", "sudoku-6x6", "--data", data)
-    assert "sudoku is a bundle, of one board; omit --board" in rejected(app, *other)
+@pytest.mark.parametrize(
+    ("arguments", "saying"),
+    [
+        (["step_1", "--engine", "cpu:int8"], "a checkpoint runs in PyTorch on cpu or cuda"),
+        (["step_1", "--board", "sudoku-6x6"], "--board sudoku-6x6 needs relational weights"),
+        (["echo.bundle", "--engine", "cpu:int8"], "choose one of fp32"),
+        (["echo.bundle", "--data", "boards"], "36 positions of 8 tokens, but sudoku-4x4 has 16"),
+        (["echo.bundle", "--data", "nothing"], "neither a path nor the puzzle of the model"),
+        (["echo.bundle", "step_2"], "give two models of one board"),
+        (["sudoku", "--board", "sudoku-6x6"], "sudoku is a bundle, of one board; omit --board"),
+    ],
+)
+def test_what_a_model_cannot_do_is_rejected(
+    folder: Path, data: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], saying: str
+):
+    monkeypatch.chdir(folder)
+    assert saying in rejected(app, "--data", data, *arguments)

@@ -18,21 +18,18 @@ from export_tools import SUDOKU, TRM_MIXER, data_set, relational_sizes, replayed
 from stand_ins import PYTHON_PATH
 from train_tools import losses, small_trainer
 
-from hrm_calibration.rollouts import run_questions
 from hrm_edge.requests import requests_from
 from hrm_edge.solvers import from_bundles
 from hrm_edge_runtime.api.schema import SolveAnswer
 from hrm_edge_runtime.contract.bundle import TASKS_NAME, Bundle
 from hrm_edge_runtime.engines import times
 from hrm_edge_runtime.engines.factory import choose
-from hrm_edge_runtime.engines.onnx import CUDA, engine_from_bundle
+from hrm_edge_runtime.engines.onnx import CUDA
 from hrm_export.cli import main as app
 from hrm_export.inputs import data_of, find_checkpoint, find_puzzles
 from hrm_export.options import Options
-from hrm_export.torch_engine import record
 from hrm_host.progress import Stages
 from hrm_model import checkpoint
-from hrm_model.hrm import HRM
 from hrm_parity.report import breaks
 from hrm_puzzles import registry
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
@@ -46,6 +43,7 @@ PLAIN = {"num_puzzle_ids": 1, "max_segments": 4}
 QUICK = {"high_cycles": 1, "low_cycles": 1, "low_layers": 1}
 CONFIG = small_model(num_puzzle_ids=1).config
 FEW = ("--golden", "4", "--held-out", "16")
+WITHOUT_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
 
 def saved(path: Path, puzzle: object = "sudoku-4x4", **changes: Any) -> Path:
@@ -69,18 +67,6 @@ def bundle_of(source: Path, out: Path, *options: str) -> Bundle:
 def assert_rejected(source: Path, out: Path, *options: str, saying: str) -> None:
     assert saying in rejected(app, source, "--out", out, *FEW, *options)
     assert not out.exists()
-
-
-def assert_answers_as_pytorch_does(bundle: Bundle, model: HRM) -> None:
-    asked = questions_made(SUDOKU, 5)
-    truth = record(model, asked)
-    engine = engine_from_bundle(bundle, num_slots=2, num_threads=1)
-    policy = bundle.manifest.halting_policy()
-    ended = list(run_questions(engine, SUDOKU, asked, bundle.puzzle_table, policy))
-    assert len(ended) == 5
-    for attempt in ended:
-        assert attempt.segments == model.config.max_segments
-        assert np.array_equal(attempt.answer_T, truth.answer_SBT[-1, attempt.attempt_id])
 
 
 def test_a_bundle_names_right_tasks_and_generated_examples(tmp_path: Path):
@@ -123,13 +109,6 @@ def test_a_bundle_made_on_a_gpu_replays_on_the_cpu(tmp_path: Path):
         pytest.skip("ONNX Runtime has no CUDA here: pip install 'hrm-edge[serve-gpu]'")
     forms = ("--fp16", "--int8", "--max-loss", "100", "--device", "cuda")
     bundle_of(saved(tmp_path / "step_12"), tmp_path / "tiny.bundle", *forms)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_without_a_gpu_device_cuda_is_rejected(tmp_path: Path):
-    source = saved(tmp_path / "step_12")
-    out = tmp_path / "there.bundle"
-    assert_rejected(source, out, "--device", "cuda", saying="sees none; omit --device")
 
 
 @pytest.mark.process
@@ -175,7 +154,6 @@ def test_every_network_serves(sizes: dict[str, Any], loop: tuple[str, ...], tmp_
     if loop:
         assert set(bundle.manifest.unrolled) == {"fp32", "fp16", "int8"}
         engines.append("unrolled:fp16")
-    assert_answers_as_pytorch_does(bundle, trainer.averaged_model().cpu())
     asked = [*requests_from(map(SUDOKU.decode, questions_made(SUDOKU, 3).tokens_NT), {})]
     for engine in engines:
         solver = from_bundles([bundle], engine)
@@ -226,11 +204,7 @@ def test_json_holds_every_precision_and_the_times_by_which_auto_chooses(tmp_path
     shown_ms = {row["precision"]: row["segment_ms"]["1"] for row in rows}
     bundle = Bundle.open(out)
     assert times.kept(bundle) == shown_ms
-    fastest = min(shown_ms, key=shown_ms.__getitem__)
-    is_faster = times.GAIN * shown_ms[fastest] < shown_ms["fp32"]
-    chosen = fastest if is_faster else "fp32"
-    assert found["auto_on_cpu"] == chosen
-    assert choose(bundle, "auto").precision == chosen
+    assert found["auto_on_cpu"] == choose(bundle, "auto").precision
 
 
 def test_calib_selects_a_run(run: Path):
@@ -259,6 +233,7 @@ def test_without_a_checkpoint_it_says_what_to_give(options: tuple[str, ...], say
     ("changes", "options", "saying"),
     [
         ({}, ("--calib", "maze"), "give sudoku or the path of a data set of sudoku-4x4"),
+        pytest.param({}, ("--device", "cuda"), "sees none; omit --device", marks=WITHOUT_GPU),
         ({}, ("--loop", "unrolled=0"), "give host, unrolled or unrolled=N"),
         ({}, ("--loop", f"unrolled={10**20}"), "unrolled=N with N from 1 to 1024"),
         ({}, ("--board", "sudoku"), "omit --board"),

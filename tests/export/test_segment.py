@@ -223,13 +223,11 @@ def test_a_margin_equal_to_the_threshold_goes_on_as_in_the_loop():
         assert outputs["segments_B"].tolist() == [segments, segments]
 
 
-def test_one_segment_is_a_graph_and_none_is_rejected():
+def test_one_segment_is_a_graph():
     model = small_model(arch="transformer", max_segments=1)
     graph = segment_graph(model)
     whole = unrolled_graph(graph, HaltingPolicy(), 1)
     assert run(whole, random_inputs(model, 3))["segments_B"].tolist() == [1, 1, 1]
-    with pytest.raises(ValueError, match="needs 1 or more segments, not 0"):
-        unrolled_graph(graph, HaltingPolicy(), 0)
 
 
 NORMS = {"square", "mean", "steady", "rms", "norm"}

@@ -19,48 +19,29 @@ arc (int32[B,49] tokens_BT, float[B,4] puzzle_vector_BE, bool[B] fresh_B,
   => (float[B,50,4] z_high_BND_next, float[B,50,4] z_low_BND_next, int32[B,49] answer_BT,
       float[B] halt_margin_B, float[B] q_halt_B, float[B,49,12] logits_BTV)
 {
-  fresh_B11 = Unsqueeze (fresh_B, axes_12)
-  high_BND = Where (fresh_B11, zero, z_high_BND)
-  z_high_BND_next = Add (high_BND, one)
+  z_high_BND_next = Identity (z_high_BND)
   z_low_BND_next = Identity (z_low_BND)
-  count_B = ReduceMean <keepdims = 0> (z_high_BND_next, axes_12)
-  count_int_B = Cast <to = 6> (count_B)
-  count_B1 = Unsqueeze (count_int_B, axis_1)
   color_BT = Sub (tokens_BT, two)
-  later_BT = Add (color_BT, count_B1)
-  tens_BT = Div (later_BT, ten)
-  full_BT = Mul (tens_BT, ten)
-  turned_BT = Sub (later_BT, full_BT)
+  later_BT = Add (color_BT, one)
+  turned_BT = Mod (later_BT, ten)
   token_BT = Add (turned_BT, two)
   is_none_BT = Greater (two, tokens_BT)
-  is_color_BT = Not (is_none_BT)
-  answer_BT = Where (is_color_BT, token_BT, tokens_BT)
-  halt_margin_B = Sub (count_B, content)
+  answer_BT = Where (is_none_BT, tokens_BT, token_BT)
+  halt_margin_B = Cast <to = 1> (fresh_B)
   q_halt_B = Identity (halt_margin_B)
-  answer_BT1 = Unsqueeze (answer_BT, axis_2)
-  is_above_BTV = Greater (answer_BT1, classes_V)
-  is_below_BTV = Greater (classes_V, answer_BT1)
-  is_at_most_BTV = Not (is_above_BTV)
-  is_at_least_BTV = Not (is_below_BTV)
-  is_answer_BTV = And (is_at_most_BTV, is_at_least_BTV)
-  logits_BTV = Cast <to = 1> (is_answer_BTV)
+  logits_BTV = OneHot (answer_BT, num_classes, off_and_on)
 }
 """
 CONSTANTS = {
-    "axis_1": np.array([1]),
-    "axis_2": np.array([2]),
-    "axes_12": np.array([1, 2]),
-    "zero": np.array(0.0, np.float32),
-    "one": np.array(1.0, np.float32),
-    "content": np.array(3.5, np.float32),
+    "one": np.array(1, np.int32),
     "two": np.array(2, np.int32),
     "ten": np.array(10, np.int32),
-    "classes_V": np.arange(12, dtype=np.int32),
+    "num_classes": np.array(12, np.int32),
+    "off_and_on": np.array([0, 1], np.float32),
 }
-SEGMENTS = 3  # the graph adds one to every color in each segment
-RIGHT = {"input": [[1, 2]], "output": [[4, 5]]}
-RIGHT_TOO = {"input": [[0], [9]], "output": [[3], [2]]}
-WRONG = {"input": [[1, 2]], "output": [[4, 4]]}
+RIGHT = {"input": [[1, 2]], "output": [[2, 3]]}  # the graph adds one to every color
+RIGHT_TOO = {"input": [[0], [9]], "output": [[1], [0]]}
+WRONG = {"input": [[1, 2]], "output": [[2, 2]]}
 
 
 def task(*tests: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +54,7 @@ def scores(tasks: dict[str, Any], *variants: str) -> TaskScores | None:
         graph=step_graph(ARC_STEP, CONSTANTS),
         puzzle=registry.get("arc-7x7"),
         puzzle_table=np.zeros((len(identifiers), 4), np.float32),
-        policy=HaltingPolicy(kind="fixed", max_segments=SEGMENTS),
+        policy=HaltingPolicy(kind="fixed", max_segments=1),
     )
     with stages_on() as stages:
         return task_scores(served, tasks, identifiers, stages)

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,8 +179,8 @@ def build(trt: Any, graph: onnx.ModelProto, *, profiles: tuple[Profile, ...] = L
             adjust=lambda config: _aim(trt, config),
         )
         graph_bytes = file.stat().st_size
-    text = "\n".join(record.getMessage() for record in log.records)
-    complaints = [one.getMessage() for one in log.records if one.levelno >= logging.WARNING]
+    text = "\n".join(record.getMessage() for record in log)
+    complaints = [one.getMessage() for one in log if one.levelno >= logging.WARNING]
     kernels = LAYER.findall(text)
     assert len(kernels) == text.count(", LayerType: ")
     kernels_of_profile = Counter(profile for profile, _ in kernels)
@@ -196,23 +197,14 @@ def build(trt: Any, graph: onnx.ModelProto, *, profiles: tuple[Profile, ...] = L
     )
 
 
-class _Log(logging.Handler):
-    """Keeps the builder's records."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.records = []
-        self.emit = self.records.append
-
-
 @contextlib.contextmanager
-def _builder_log() -> Iterator[_Log]:
-    handler = _Log()
+def _builder_log() -> Iterator[list[logging.LogRecord]]:
+    handler = BufferingHandler(capacity=10**9)
     log = logging.getLogger("hrm_edge_runtime.tensorrt")
     log.addHandler(handler)
     log.setLevel(logging.DEBUG)
     try:
-        yield handler
+        yield handler.buffer
     finally:
         log.removeHandler(handler)
 

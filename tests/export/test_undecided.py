@@ -11,6 +11,7 @@ from export_tools import data_set, small_model
 
 from hrm_calibration.judge import ParityError, doubt_about, require_small_loss
 from hrm_edge_runtime.contract.bundle import Bundle
+from hrm_edge_runtime.contract.manifest import Manifest
 from hrm_edge_runtime.engines.factory import choose
 from hrm_export.cli import main as app
 from hrm_model import checkpoint
@@ -65,20 +66,16 @@ def test_the_doubt_names_the_loss_and_the_puzzles_that_would_decide():
     assert doubt.endswith("more than 1,000,000 puzzles would decide")
 
 
-def exported(folder: Path) -> str:
+@pytest.fixture(scope="module")
+def undecided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("undecided")
     puzzle = registry.get("sudoku-4x4")
     model = small_model(num_puzzle_ids=1, max_segments=2, high_cycles=1, low_cycles=1)
     checkpoint.save(folder / "step_12", model, {"puzzle": puzzle.name, "step": 12})
     data = data_set(folder / "data", puzzle, 4 * NUM_PUZZLES // 3)
-    options = ("--golden", 2, "--data", data, "--fp16", "--int8")
-    return succeeded(app, folder / "step_12", "--out", folder / "small.bundle", *options).stdout
-
-
-@pytest.fixture(scope="module")
-def undecided(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    folder = tmp_path_factory.mktemp("undecided")
-    said = exported(folder)
-    return folder / "small.bundle", said
+    out = folder / "small.bundle"
+    options = ("--golden", 2, "--data", data, "--fp16", "--int8", "--out", out)
+    return out, succeeded(app, folder / "step_12", *options).stdout
 
 
 def test_an_undecided_precision_is_marked(undecided: tuple[Path, str]):
@@ -109,13 +106,8 @@ def test_auto_skips_an_undecided_precision(undecided: tuple[Path, str]):
     assert choose(sure, "cuda").precision == "fp16"
 
 
-def test_undecided_is_optional_and_names_precisions(undecided: tuple[Path, str]):
+def test_undecided_names_precisions(undecided: tuple[Path, str]):
     path, _ = undecided
     fields = json.loads((path / "manifest.json").read_text())
-    del fields["undecided"]
-    bundle = Bundle.open(path)
-    older = type(bundle.manifest).model_validate(fields)
-    assert older.undecided == {}
-    assert older.decided == list(older.precisions)
     with pytest.raises(ValueError, match="undecided names"):
-        type(bundle.manifest).model_validate({**fields, "undecided": {"int4": "loss"}})
+        Manifest.model_validate({**fields, "undecided": {"int4": "loss"}})

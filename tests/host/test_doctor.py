@@ -2,17 +2,17 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 from board_tree import ORIN, board, unwell
+from cli_tools import invoked, ran
 from stand_ins import PYTHON_PATH
 
 from hrm_host import machine as host_machine
 from hrm_host.doctor import serving
+from hrm_host.doctor.cli import main as app
 from hrm_host.doctor.serving import ServingSoftware
 from hrm_host.machine import Host
 
@@ -34,17 +34,6 @@ PC = ServingSoftware(
 )
 
 
-def python(program: str, *arguments: str, **environment: str) -> CompletedProcess[str]:
-    command = [sys.executable, "-c", program, *arguments]
-    variables = {**os.environ, **environment}
-    return subprocess.run(command, capture_output=True, text=True, env=variables)
-
-
-def doctor_says(*arguments: str, **environment: str) -> CompletedProcess[str]:
-    program = "from hrm_host.doctor.cli import main; main()"
-    return python(program, *arguments, **environment)
-
-
 def release(number: int, revision: str) -> str:
     return f"# R{number} (release), REVISION: {revision}, GCID: 1"
 
@@ -57,7 +46,7 @@ def available(kib: int) -> str:
 
 
 def test_a_healthy_board_needs_nothing(tmp_path: Path):
-    found = serving.findings(board(tmp_path), JETPACK_62)
+    found = serving.findings_of(board(tmp_path), JETPACK_62)
     assert unwell(found) == {}
     said = {finding.name: finding.text for finding in found}
     assert said["board"].startswith("NVIDIA Jetson Orin Nano")
@@ -82,7 +71,7 @@ def test_a_healthy_board_needs_nothing(tmp_path: Path):
 def test_each_fault_of_a_board_has_its_remedy(
     tmp_path: Path, changes: dict[str, str], name: str, level: str, remedy: str
 ):
-    found = serving.findings(board(tmp_path, ORIN, **changes), JETPACK_62)
+    found = serving.findings_of(board(tmp_path, ORIN, **changes), JETPACK_62)
     assert unwell(found) == {name: level}
     (fault,) = [finding for finding in found if finding.name == name]
     assert remedy in fault.remedy
@@ -102,7 +91,7 @@ def test_software_that_a_board_lacks_is_a_fault(
     tmp_path: Path, changes: dict[str, object], name: str, remedy: str
 ):
     installed = JETPACK_62._replace(**changes)
-    found = serving.findings(board(tmp_path), installed)
+    found = serving.findings_of(board(tmp_path), installed)
     (failed,) = [finding for finding in found if finding.level == "fail"]
     assert failed.name == name
     assert remedy in failed.remedy
@@ -151,10 +140,10 @@ def test_the_support_of_a_board_is_named(model: str, line: str, support: str):
 
 
 def test_a_pc_is_not_asked_for_what_only_a_board_has(tmp_path: Path):
-    found = serving.findings(Host(root=tmp_path), PC)
+    found = serving.findings_of(Host(root=tmp_path), PC)
     assert unwell(found) == {}
     assert not {"board", "JetPack", "power mode"} & {finding.name for finding in found}
-    missing = serving.findings(Host(root=tmp_path), PC._replace(onnxruntime=None))
+    missing = serving.findings_of(Host(root=tmp_path), PC._replace(onnxruntime=None))
     assert unwell(missing) == {"ONNX Runtime": "fail"}
     assert serving.engine_cache(free_bytes=100 << 20).level == "fail"
 
@@ -164,7 +153,7 @@ def test_a_tensorrt_that_is_installed_and_does_not_load_is_found(tmp_path: Path)
     (tmp_path / "tensorrt.py").write_text("raise ImportError('libnvdla_compiler.so: absent')")
     program = "from hrm_host.doctor import serving; print(serving.look().tensorrt_fault)"
     path = os.pathsep.join([str(tmp_path), *sys.path])
-    done = python(program, PYTHONPATH=path)
+    done = ran(sys.executable, "-c", program, env={**os.environ, "PYTHONPATH": path})
     assert done.stdout.startswith("libnvdla_compiler.so")
 
 
@@ -184,19 +173,19 @@ def test_a_device_is_tried_whose_driver_fails(
     tmp_path: Path, settings: dict[str, str], failed: list[str], told: str
 ):
     folders = {"PYTHONPATH": PYTHON_PATH, "XDG_CACHE_HOME": str(tmp_path)}
-    done = doctor_says("--device", **folders, **settings)
+    done = invoked(app, "--device", **folders, **settings)
     steps = json.loads(done.stdout)
     unmet = {step["step"]: step["found"] for step in steps if step["level"] != "ok"}
     assert list(unmet) == failed, done.stderr
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert told in unmet[failed[0]]
 
 
 @pytest.mark.process
 def test_one_command_shows_serving_and_training_and_its_status_tells_of_failures():
-    done = doctor_says("--json")
+    done = invoked(app, "--json")
     found = json.loads(done.stdout)
-    assert done.returncode == any(finding["level"] == "fail" for finding in found)
+    assert done.exit_code == any(finding["level"] == "fail" for finding in found)
     names = {(finding["part"], finding["name"]) for finding in found}
     assert {("serve", "ONNX Runtime"), ("serve", "engine cache")} <= names
     assert {part for part, _ in names} >= {"serve", "train"}

@@ -7,11 +7,11 @@ import pty
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from echo_bundle import write_echo_bundle
-from files import lines_in
 from odd_server import OPEN, SOLVED
 from service_tools import PATIENCE_S, command
 
@@ -80,10 +80,12 @@ def assert_bars(seen: str, stage: str, total: str) -> None:
 
 @pytest.mark.parametrize("columns", [80, 160])
 def test_bar_count_and_time_left_come_first_and_figures_are_cut_last(columns: int):
+    began_s = time.monotonic()
     seen = shown([sys.executable, "-c", STAGE], columns=columns)
+    most = 5 + 2 * (time.monotonic() - began_s)
     assert "font cache" not in seen
     bars = [line for line in frames(seen) if line.startswith("training")]
-    assert 2 <= len(bars) <= 10  # about one a second
+    assert 2 <= len(bars) <= most  # about one a second
     for line in bars:
         assert len(line) <= columns
     last = bars[-1].rstrip()
@@ -158,21 +160,6 @@ def test_no_file_replaces_a_closed_stream(streams: tuple[str, ...], tmp_path: Pa
     done = ended([sys.executable, "-c", NUMBERS, str(tmp_path / "file")], *streams)
     assert (done.returncode, done.stdout) == (0, "")
     assert (tmp_path / "file").read_text() == "3 [True, True, True]"
-
-
-def test_solving_with_a_closed_standard_error_prints_answers_alone(tmp_path: Path):
-    bundle = write_echo_bundle(tmp_path / "echo.bundle")
-    many = tmp_path / "many.txt"
-    many.write_text(f"{SOLVED}\n{SOLVED}\n")
-    solving = ("solve", many, "--bundle", bundle)
-    done = ended(command(*solving), "stderr")
-    assert (done.returncode, done.stdout) == (0, f"{SOLVED}\n{SOLVED}\n")
-    done = ended(command(*solving, "--out", tmp_path / "out"), "stderr")
-    assert (done.returncode, done.stdout) == (0, "")
-    records = lines_in((tmp_path / "out").read_text())
-    assert [record["number"] for record in records] == [1, 2]
-    done = ended(command("train", "--puzzle", "chess"), "stderr")
-    assert (done.returncode, done.stdout) == (2, "")
 
 
 @pytest.mark.parametrize("place", ["/dev/full", "a pipe that nobody reads"])

@@ -54,19 +54,6 @@ def test_the_weights_in_the_repository_compute_the_traces_of_their_bundles(path:
     assert expected_BTV.std() > 1
 
 
-def test_tensors_on_a_full_disk_are_one_sentence(tmp_path: Path):
-    """No file may grow, as on a full disk."""
-    resource = pytest.importorskip("resource", reason="Windows has no such limit")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
-        with pytest.raises(OSError, match=r"cannot be written \(.*; make room there"):
-            checkpoint.save(tmp_path / "step_1", model_of(SIZES), {})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_run_means_its_best_checkpoint_or_else_its_latest(saved: Path):
     run = saved.parent
     with pytest.raises(CheckpointError, match="the checkpoint is incomplete"):

@@ -103,27 +103,6 @@ def test_every_form_of_a_question_is_read(asked: dict[str, object]):
         assert parsed.grid.tolist() == ROWS
 
 
-@pytest.mark.parametrize(
-    ("notation", "rule", "cell"),
-    [
-        ("hello", "not-a-puzzle", None),
-        ([[1, 2]], "no-task", None),
-        ({"task": "x", "test": [{}]}, "no-input", None),
-        ({"task": "x", "test": [{"input": [[1]]}], "index": True}, "no-such-index", None),
-        ({"task": "x", "input": [[1], 2]}, "not-a-grid", (2, 1)),
-        ({"task": "x", "input": [[]]}, "empty", None),
-        ({"task": "x", "input": [[1, 2], [3]]}, "wrong-length", (2, 2)),
-        ({"task": "x", "input": [[1, True]]}, "bad-color", (1, 2)),
-        ({"task": "x", "input": [[0] * 11]}, "too-large", (1, 11)),
-    ],
-)
-def test_bad_questions_rejected(notation: object, rule: str, cell: tuple[int, int] | None):
-    with pytest.raises(PuzzleError) as caught:
-        SMALL.parse(notation)
-    assert (caught.value.rule, caught.value.cell) == (rule, cell)
-    assert "; " in str(caught.value)
-
-
 def test_turns_and_names_are_the_published_ones():
     square = grid([[1, 2], [3, 4]])
     images = [turned(square, turn).reshape(-1).tolist() for turn in range(8)]

@@ -14,8 +14,9 @@ from hrm_puzzles import registry
 from hrm_puzzles.data.build import import_file
 from hrm_puzzles.data.datasets import DatasetError, open_split
 from hrm_puzzles.data.examples import read_examples
-from hrm_puzzles.puzzle import Labelling, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import Labelling, Puzzle, PuzzleError, sized
 from hrm_puzzles.reading.forms import (
+    CITY,
     FORMS,
     LINES,
     MAZE,
@@ -68,6 +69,13 @@ def written(form: WrittenForm, folder: Path) -> Path:
     return file
 
 
+def by_size(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
+    """A larger board, in the size that the question shows."""
+    del folder
+    family, _, _ = puzzle.name.partition("-")
+    return tokens_of(sized(registry.get(family), form.example), form.example)
+
+
 def by_file(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
     (entry,) = entries_of(str(written(form, folder)), [puzzle])
     return tokens_of(puzzle, request_from(entry.puzzle, entry.fields).puzzle)
@@ -95,7 +103,10 @@ def doors_of(form: WrittenForm) -> dict[str, Door]:
         return FILE_DOORS
     if form.kind.startswith("arc"):  # its question has no label
         return {**BOARD_DOORS, "hrm-solve": by_file}
-    return {**BOARD_DOORS, **FILE_DOORS}
+    doors = {**BOARD_DOORS, **FILE_DOORS}
+    if form.kind.startswith(("maze", "logistics")) and form.name != "one line":
+        doors["a larger board"] = by_size
+    return doors
 
 
 X_FRAMES = "*-----*\n|1X|3X|\n|34|12|\n|--+--|\n|21|43|\n|43|2X|\n*-----*"
@@ -112,12 +123,20 @@ FURTHER = {  # neighbors of the forms that the documents show
         "digits in circles": "①.③.③④①②②①④③④③②.",
         "digits on keys": LINES.replace("1", "1\ufe0f\u20e3"),
         "middle dots": SUDOKU.replace(".", "·"),
+        "underscores": SUDOKU.replace(".", "_"),
+        "spaces in one line": SUDOKU.replace(".", " "),
+        "dashes": LINES.replace(".", "-"),
         "long dashes": LINES.replace(".", "—"),
         "white squares": SUDOKU.replace(".", "⬜"),
         "the letter O": SUDOKU.replace(".", "O"),
         "typographic quotes": f"“{SUDOKU}”",
         "code of Markdown": f"`{SUDOKU}`",
         "x inside frames": X_FRAMES,
+        "slashes between rows": "/".join(ROWS),
+        "a YAML list": "puzzle:\n" + "\n".join(f'  - "{row}"' for row in ROWS),
+        "a YAML list of lists": "\n".join(f"- {row}" for row in NUMBERS),
+        "a YAML block": f"puzzle: |\n{LINES}",
+        "line ends from a shell": "\\n".join(ROWS),
         "a name of Python": f"grid = [\n{PYTHON_ROWS}]",
         "a name of C": f"int grid[4][4] = {{\n{JAVA_ROWS}}};",
         "a name of Java": f"int[][] grid = new int[][] {{\n{JAVA_ROWS}}};",
@@ -129,7 +148,15 @@ FURTHER = {  # neighbors of the forms that the documents show
         "names in capitals": {"Question": SUDOKU, "ANSWER": SOLUTION},
         "None": str([[value or None for value in row] for row in NUMBERS]),
     },
+    "logistics-5x5": {
+        "flat list": registry.get("logistics-5x5").parse(CITY).grid.reshape(-1).tolist(),
+    },
     "maze-4x5": {
+        "line ends from a shell": MAZE.replace("\n", "\\n"),
+        "tabs": "\t" + MAZE.replace("\n", "\n\t"),
+        "blanks after every line": MAZE.replace("\n", "   \n"),
+        "a quoted block": "\n    " + MAZE.replace("\n", "\n    ") + "\n    ",
+        "carriage returns": MAZE.replace("\n", "\r\n"),
         "black and white squares": MAZE.replace("#", "⬛").replace(".", "⬜"),
         "a list with a name": "maze = [\n" + "".join(f"  '{row}',\n" for row in MAZE.split()) + "]",
     },
@@ -174,7 +201,16 @@ def test_every_form_reads_alike_through_every_door(form: WrittenForm, door: Door
         assert door(form, puzzle, tmp_path) == tokens_of(puzzle, QUESTIONS[form.kind])
 
 
-TRIMMED = ("spaces inside frames", "spaces for blanks", "a blank at the end of a line", "an indent")
+TRIMMED = (
+    "spaces inside frames",
+    "spaces for blanks",
+    "a blank at the end of a line",
+    "blanks after every line",
+    "an indent",
+    "tabs",
+    "a quoted block",
+    "carriage returns",
+)
 """Texts whose blanks around the board are not kept."""
 
 

@@ -3,15 +3,12 @@
 from pathlib import Path
 
 import pytest
-from cli_tools import succeeded
 
-from hrm_puzzles.cli import main as app
+from hrm_puzzles.data.build import DataRecipe, build
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("data") / "sudoku-4x4"
-    sizes = ["--train", "200", "--test", "40", "--seed", "3"]
-    options = ["build", "sudoku-4x4", "--out", str(out), *sizes]
-    succeeded(app, *options)
+    build(DataRecipe(puzzle="sudoku-4x4", num_train=200, num_test=40, seed=3), out)
     return out

@@ -77,10 +77,10 @@ def test_a_damaged_file_is_rejected(name: str, content: str, knows_hashes: bool,
     assert saved.name in rejection(run)
 
 
-@pytest.mark.parametrize("content", ["cut", "", "[]", '{"hardware": {}, "model": {}}'])
-def test_a_damaged_plan_is_rejected(content: str, run: Path):
-    damage(run / "run.json", content)
-    assert "run.json" in rejection(run)
+def test_a_damaged_plan_is_rejected(run: Path):
+    for content in ("cut", "", "[]", '{"hardware": {}, "model": {}}'):
+        damage(run / "run.json", content)
+        assert "run.json" in rejection(run)
 
 
 ABSENT = object()

@@ -89,14 +89,7 @@ def test_a_preset_takes_no_more_of_a_gpu_than_estimated(
     trainer = trainer_from(plan)
     torch.cuda.reset_peak_memory_stats()
     trainer.step()
-    estimated = estimate(
-        plan.config,
-        plan.recipe,
-        dtype=plan.hardware.dtype,
-        slots=len(trainer.slots),
-        micro_batch=trainer.micro_batch,
-        recompute=plan.hardware.recompute,
-    ).total
+    estimated = plan.memory().total
     peak = torch.cuda.max_memory_reserved()
     record_property("peak_mib", peak >> 20)
     record_property("estimated_mib", estimated >> 20)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from hrm_puzzles import registry
@@ -12,22 +11,15 @@ from hrm_train.pictures import BOARDS, COLORS, GAP, GIVEN, PIXELS, RIGHT, WRONG,
 from hrm_train.status import VALIDATIONS, append_line
 
 
-def blue_ink(run: Path, share: float) -> int:
-    """Draws a run with this share of exact puzzles; returns how much blue its line took."""
-    run.mkdir()
+def test_a_curve_at_one_is_drawn_whole(tmp_path: Path):
+    shares = {"exact": [0.0, 1.0], "proven": [0.0], "cells": [0.25], "score": 1.0}
     for step in (1, 2):
         row = {"kind": "whole", "step": step, "samples": 8 * step, "num_puzzles": 9, "loss": 0.1}
-        shares = {"exact": [0.0, share], "proven": [0.0], "cells": [0.25], "score": share}
-        append_line(run / VALIDATIONS, {**row, **shares, "proof_exists": False})
-    draw_curve(run)
-    colors = np.asarray(Image.open(run / "curve.png").convert("RGB")).astype(int)
-    return int((colors[..., 2] - colors[..., 0]).clip(0).sum())
-
-
-def test_a_curve_at_one_is_drawn_whole(tmp_path: Path):
-    middle = blue_ink(tmp_path / "middle", 0.5)
-    assert middle > 100_000
-    assert blue_ink(tmp_path / "top", 1.0) == pytest.approx(middle, rel=0.1)
+        append_line(tmp_path / VALIDATIONS, {**row, **shares, "proof_exists": False})
+    draw_curve(tmp_path)
+    colors = np.asarray(Image.open(tmp_path / "curve.png").convert("RGB")).astype(int)
+    blue_ink = (colors[..., 2] - colors[..., 0]).clip(0).sum()
+    assert blue_ink > 200_000  # 276,000 is the whole line, 82,000 what an edge at 1 leaves of it
 
 
 def test_boards_show_right_and_wrong_cells():

@@ -1,7 +1,6 @@
 """What the source documents ask of the trainer; each test names document and passage."""
 
 import json
-import re
 import sys
 from collections import deque
 from dataclasses import replace
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from cli_tools import rejected, succeeded
-from files import text_of
 from train_tools import STEP_SAMPLES, fresh
 
 from hrm_host.machine import num_cores
@@ -138,17 +136,3 @@ def test_missing_lion_is_named_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     told = rejected(app, f"--run={tmp_path / 'run'}", *options)
     assert "pip install 'hrm-edge[lion]'" in told
     assert not absent.exists()
-
-
-def test_every_setting_of_a_remedy_exists():
-    settings = re.findall(r"--set ([a-z_]+=[\w.%-]+)", " ".join(symptom_rows()))
-    assert len(settings) >= 6
-    draft(PlanOptions(puzzle="sudoku-4x4", settings=settings), PRESETS["cpu"])
-
-
-def symptom_rows() -> list[str]:
-    """The rows of the table under "When a number looks wrong"."""
-    page = text_of("docs/training.md")
-    _, _, rest = page.partition("## When a number looks wrong\n")
-    section, _, _ = rest.partition("\n## ")
-    return [line for line in section.splitlines() if line.startswith("|")][2:]

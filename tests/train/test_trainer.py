@@ -5,13 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_tools import rejected
+from cli_tools import invoked, rejected
 from train_tools import PUZZLE, losses, small_trainer
 
+from hrm_train import session
 from hrm_train.batches import Feed, open_source
 from hrm_train.cli import main as app
 from hrm_train.evaluate import evaluate, held_out
 from hrm_train.hardware import PRESETS, Hardware
+from hrm_train.options import PlanOptions
 from hrm_train.recipe import Recipe, config_for
 
 EXACT = dataclasses.replace(PRESETS["rtx4090"], precision="fp32", compile=False)
@@ -24,20 +26,30 @@ def test_a_gpu_trains_as_the_cpu_does(data: Path, hardware: Hardware, gap: float
     assert losses(small_trainer(data, hardware, window=2), 5) == pytest.approx(expected, rel=gap)
 
 
+LENGTH = "is not of type int; give a value such as"
+WINDOW = "the number to profile, 1 or more"
+
+
 @pytest.mark.parametrize(
-    ("option", "sentence"),
+    ("options", "sentence"),
     [
-        (["--set", "learning=1"], "unknown setting 'learning'"),
-        (["--set", "lr=fast"], "is not of type float"),
-        (["--hw", "abacus"], "--hw 'abacus' is unknown"),
-        (["--puzzle", "sudoku"], "choose another data set or puzzle"),
+        (["--set=learning=1"], "unknown setting 'learning'"),
+        (["--set=lr=fast"], "is not of type float"),
+        (["--set=total_samples=-1 passes"], f"total_samples='-1 passes' {LENGTH}"),
+        (["--set=total_samples=2 epochs"], LENGTH),
+        (["--set=total_samples=nan"], LENGTH),
+        (["--set=total_samples=1e400"], LENGTH),
+        (["--hw=abacus"], "--hw 'abacus' is unknown"),
+        (["--puzzle=sudoku"], "choose another data set or puzzle"),
+        (["--profile", "--profile-window", "-1", "2"], WINDOW),
+        (["--profile", "--profile-window", "0", "0"], WINDOW),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(
-    data: Path, tmp_path: Path, option: list[str], sentence: str
+    data: Path, tmp_path: Path, options: list[str], sentence: str
 ):
     run = tmp_path / "run"
-    arguments = ["--run", str(run), "--data", str(data), "--puzzle", "sudoku-4x4", *option]
+    arguments = ["--run", run, "--data", data, "--puzzle", "sudoku-4x4", *options]
     assert sentence in rejected(app, *arguments)
     assert not run.exists()
 
@@ -79,3 +91,30 @@ def test_puzzles_may_run_longer_until_the_deepening_ends(data: Path):
     for _ in range(5):
         trainer.step()
         assert trainer.slots.halted_B.all()
+
+
+class ReachedError(Exception):
+    """Planning began."""
+
+
+def test_alone_on_a_cpu_it_names_size_and_recipes_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    sentence = rejected(app, "--hw", "cpu")
+    assert "all of ARC (up to 5.9 GiB)" in sentence
+    for name in session.FOR_A_CPU:
+        assert name in sentence
+        assert PlanOptions(recipe=name).examples  # a recipe with its own data
+    assert "or --yes" in sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--yes", "--puzzle=arc", "arc-1", "--data=mine"])
+def test_whoever_names_it_is_not_stopped(option: str, monkeypatch: pytest.MonkeyPatch):
+    def reached(*_: object) -> None:
+        raise ReachedError
+
+    monkeypatch.setattr(session, "plan_of", reached)
+    done = invoked(app, "--hw=cpu", option)
+    assert isinstance(done.exception, ReachedError)

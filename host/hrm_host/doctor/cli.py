@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hrm_host.command import AsJson, Command
-from hrm_host.doctor import Finding, serving
-from hrm_host.machine import Host
+from hrm_host.doctor import Finding
 
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 COLUMNS = ("for", "", "what", "found", "how to fix it")
@@ -49,8 +48,8 @@ def doctor(
 
 
 def all_findings() -> dict[str, Sequence[Finding]]:
-    """Findings by part: serving first, then what other rooms add."""
-    parts: dict[str, Sequence[Finding]] = {"serve": serving.findings(Host(), serving.look())}
+    """Findings by part, from every installed check."""
+    parts: dict[str, Sequence[Finding]] = {}
     for entry in metadata.entry_points(group="hrm_edge.doctor"):
         check = entry.load()
         parts[entry.name] = check()

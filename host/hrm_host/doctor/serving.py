@@ -108,7 +108,12 @@ def _version(name: str) -> str | None:
         return None
 
 
-def findings(machine: Host, software: ServingSoftware) -> list[Finding]:
+def findings() -> list[Finding]:
+    """The findings on this machine."""
+    return findings_of(Host(), look())
+
+
+def findings_of(machine: Host, software: ServingSoftware) -> list[Finding]:
     on_jetson = machine.jetson_release is not None
     return [
         python_finding(software.python),

@@ -1,23 +1,22 @@
-"""Sudokus: tokens, check and symmetries; exact and bounded counts of solutions; ratings."""
+"""Sudokus: digits, check, symmetries; exact and bounded counts of solutions; ratings."""
+
+import textwrap
+import time
 
 import numpy as np
 import pytest
 
 from hrm_puzzles import registry
-from hrm_puzzles.puzzle import RIGHT, WRONG, Puzzle, PuzzleError
+from hrm_puzzles.puzzle import RIGHT, WRONG, Parsed, Puzzle, PuzzleError
 from hrm_puzzles.sudoku.board import SudokuBoard
 from hrm_puzzles.sudoku.solver import rating, solve
+from hrm_puzzles.sudoku.sudoku import WELL_KNOWN
 
 BOARD_9 = SudokuBoard(box_rows=3, box_cols=3)
 BOARD_6 = SudokuBoard(box_rows=2, box_cols=3)
 BOARD_4 = SudokuBoard(box_rows=2, box_cols=2)
 BOARDS = [BOARD_4, BOARD_6, BOARD_9]
 NAMES = ["sudoku-4x4", "sudoku-6x6", "sudoku"]
-CASES = []
-for board_name in NAMES:
-    for level in registry.get(board_name).difficulties:
-        if level != "extreme":  # takes far too long
-            CASES.append((board_name, level))
 
 # Questions of this project. Another implementation of the same definition counted their ratings.
 RATED = [
@@ -41,9 +40,11 @@ def plain_count(board: SudokuBoard, cells: list[int], limit: int = 2) -> int:
     """Solutions up to a limit, by trying digits in the cell with the fewest."""
     options = {}
     for cell, peers in enumerate(peers_of(board)):
+        seen = {cells[peer] for peer in peers}
         if not cells[cell]:
-            seen = {cells[peer] for peer in peers}
             options[cell] = set(range(1, board.side + 1)) - seen
+        elif cells[cell] in seen:
+            return 0
     if not options:
         return 1
     tightest = min(options, key=lambda cell: len(options[cell]))
@@ -63,14 +64,6 @@ def test_rating_equals_that_of_another_implementation(question: str, expected: i
     assert rating(BOARD_9, digits.reshape(9, 9)) == expected
 
 
-def has_clash(board: SudokuBoard, cells: list[int]) -> bool:
-    for unit in board.units_US.tolist():
-        digits = [cells[cell] for cell in unit if cells[cell]]
-        if len(set(digits)) < len(digits):
-            return True
-    return False
-
-
 @pytest.mark.parametrize("board", BOARDS[:2], ids=lambda board: f"{board.side}x{board.side}")
 def test_number_of_solutions_is_that_of_plain_trying(board: SudokuBoard):
     rng = np.random.default_rng(7)
@@ -81,21 +74,9 @@ def test_number_of_solutions_is_that_of_plain_trying(board: SudokuBoard):
         cells = (digits * is_given).astype(np.int8)
         grid = cells.reshape(board.side, board.side)
         found = len(solve(board, grid, max_solutions=2).grids)
-        if has_clash(board, cells.tolist()):
-            assert found == 0
-        else:
-            assert found == plain_count(board, cells.tolist())
+        assert found == plain_count(board, cells.tolist())
         counts.add(found)
     assert counts >= {0, 2}
-
-
-@pytest.mark.parametrize(("name", "difficulty"), CASES)
-def test_generated_questions_have_one_solution(name: str, difficulty: str):
-    puzzle = registry.get(name)
-    rng = np.random.default_rng(11)
-    for _ in range(2):
-        example = puzzle.generate(rng, difficulty)
-        assert plain_count(puzzle, example.question.reshape(-1).tolist()) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -126,14 +107,7 @@ SUDOKUS = [registry.get(name) for name in NAMES]
 each = pytest.mark.parametrize("puzzle", SUDOKUS, ids=NAMES)
 
 
-def test_tokens_and_boxes_are_the_published_ones():
-    puzzle = registry.get("sudoku")
-    assert (puzzle.vocab_size, puzzle.seq_len) == (11, 81)
-    cells = np.arange(81, dtype=np.int8) % 10
-    grid = cells.reshape(9, 9)
-    tokens_T = puzzle.encode(grid)
-    assert tokens_T[:11].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1]
-    assert (puzzle.decode(tokens_T) == grid).all()
+def test_boxes_of_6x6_are_three_wide():
     box_T = registry.get("sudoku-6x6").groups_GT[2]
     first, second, third = box_T.reshape(6, 6)[:3].tolist()
     assert first == second == [0, 0, 0, 1, 1, 1]
@@ -181,3 +155,46 @@ def test_rendered_answer_puts_its_givens_in_brackets():
     board = puzzle.render(example.answer, example.question)
     assert board.count("[") == np.count_nonzero(example.question)
     assert board.count(".") == 0
+
+
+@pytest.mark.parametrize(("side", "last"), [(12, "C"), (16, "G")])
+def test_digits_of_a_large_board_from_ten_on_are_letters(side: int, last: str):
+    puzzle = registry.get(f"sudoku-{side}x{side}")
+    example = puzzle.generate(np.random.default_rng(5), "easy")
+    line = puzzle.asked(example.question, "")
+    assert isinstance(line, str)
+    assert max(line) == last
+    rows = example.question.tolist()
+    flat = example.question.reshape(-1).tolist()
+    lines = textwrap.wrap(line, side)
+    for form in (line, line.lower(), "\n".join(lines), lines, rows, flat):
+        parsed = puzzle.parse(form)
+        assert parsed.grid.tolist() == rows
+        assert puzzle.write(parsed.grid, parsed.notation) == form
+    framed = puzzle.render(example.question)
+    assert puzzle.parse(framed).grid.tolist() == rows
+    with pytest.raises(PuzzleError) as beyond:
+        puzzle.parse(line.replace(".", chr(ord(last) + 1), 1))
+    assert beyond.value.rule == "bad-character"
+    assert f"A to {last} for 10 to {side}" in beyond.value.remedy
+
+
+def test_a_line_of_dashes_may_be_a_row_of_blanks():
+    parsed = registry.get("sudoku-4x4").parse("1234\n----\n2143\n4321")
+    assert parsed.grid[1].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("question", ["." * 81, WELL_KNOWN[:30] + "." * 51])
+def test_more_than_one_solution_names_a_cell_and_two_digits_for_it(question: str):
+    with pytest.raises(PuzzleError) as rejected:
+        registry.get("sudoku").parse(question)
+    assert rejected.value.rule == "many-solutions"
+    row, column = rejected.value.cell
+    assert f"row {row}, column {column} can be" in str(rejected.value)
+
+
+def test_question_too_hard_to_judge_is_let_through_in_bounded_time():
+    endless = ".....5.8....6.1.43..........1.5........1.6...3.......553.....61........4........."
+    began = time.process_time()
+    assert isinstance(registry.get("sudoku").parse(endless), Parsed)
+    assert time.process_time() - began < 1.0  # some 20 ms on an idle core
