@@ -25,10 +25,20 @@ FEW = 1 << 10  # maximum number of heads, symbols, cycles and layers
 MOST_VALUES = 1 << 31
 SWIGLU_MULTIPLE = 256  # the published SwiGLU width is a multiple of it
 
-WIDE = ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "max_segments")
-NARROW = ("num_heads", "num_symbols", "high_cycles", "low_cycles", "high_layers", "low_layers")
-POSITIVE = ("expansion", "rope_theta", "rms_norm_eps")
-CHOICES = {"arch": Arch, "blocks": Blocks, "positions": Positions, "halt_rule": HaltRule}
+SMALL = 1e-30  # minimum of a factor; float32 holds it
+# The least and the largest value of each number.
+RANGES = {
+    **dict.fromkeys(
+        ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "max_segments"), (1, MOST)
+    ),
+    **dict.fromkeys(
+        ("num_heads", "num_symbols", "high_cycles", "low_cycles", "high_layers", "low_layers"),
+        (1, FEW),
+    ),
+    "num_hints": (0, FEW),
+    "puzzle_vector_size": (0, MOST),
+    **dict.fromkeys(("expansion", "rope_theta", "rms_norm_eps"), (SMALL, MOST)),
+}
 
 WORD_OF_TYPE = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
@@ -81,28 +91,15 @@ class HRMConfig:
     )
 
     def __post_init__(self) -> None:
-        self._check_bounds()
-        self._check_choices()
+        require_ranges(self, RANGES)
+        require_choices(self)
+        self._check_shared()
         if self.blocks == "relational":
             self._check_relational()
         self._check_puzzle_vector()
         self._check_total()
 
-    def _check_bounds(self) -> None:
-        limits = {**dict.fromkeys(WIDE, MOST), **dict.fromkeys(NARROW, FEW)}
-        for name, most in limits.items():
-            value = getattr(self, name)
-            is_size = isinstance(value, int) and 1 <= value <= most
-            _require(is_size, f"{name} is {value!r}, but must be a whole number from 1 to {most}")
-        hints = self.num_hints
-        _require(0 <= hints <= FEW, f"num_hints is {hints!r}, but must be from 0 to {FEW}")
-        for name in POSITIVE:
-            value = getattr(self, name)
-            is_positive = isinstance(value, int | float) and 0 < value < MOST
-            _require(is_positive, f"{name} is {value!r}, but must be positive")
-
-    def _check_choices(self) -> None:
-        require_choices(self, CHOICES)
+    def _check_shared(self) -> None:
         _require(
             self.hidden_size % (2 * self.num_heads) == 0,
             f"hidden_size {self.hidden_size} must be a multiple of twice num_heads "
@@ -151,7 +148,6 @@ class HRMConfig:
     def _check_puzzle_vector(self) -> None:
         size = self.puzzle_vector_size
         room = self.puzzle_positions * self.hidden_size
-        _require(size >= 0, f"puzzle_vector_size is {size}, but must not be negative")
         _require(
             self.puzzle_positions == 0 or 0 < size <= room,
             f"a puzzle vector of {size} values does not fit puzzle_positions "
@@ -277,13 +273,20 @@ def _is_of(kind: Any, value: Any) -> bool:
     return type(value) is kind or (kind is float and type(value) is int)
 
 
-def require_choices(record: object, choices: Mapping[str, Any]) -> None:
+def require_choices(record: object) -> None:
     """Raises ValueError for the first field that is none of its Literal's values."""
-    for name, kind in choices.items():
+    for name, kind in get_type_hints(type(record)).items():
+        if get_origin(kind) is Literal:
+            value = getattr(record, name)
+            listed = " or ".join(map(repr, get_args(kind)))
+            _require(value in get_args(kind), f"{name} is {value!r}; choose {listed}")
+
+
+def require_ranges(record: object, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Raises ValueError for the first number of a record that is out of its range, or NaN."""
+    for name, (least, most) in ranges.items():
         value = getattr(record, name)
-        known = get_args(kind)
-        listed = " or ".join(map(repr, known))
-        _require(value in known, f"{name} is {value!r}; choose {listed}")
+        _require(least <= value <= most, f"{name} is {value}, but must be from {least} to {most}")
 
 
 def _require(condition: bool, message: str) -> None:

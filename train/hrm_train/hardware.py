@@ -11,10 +11,10 @@ from typing import Literal
 import torch
 
 from hrm_host.machine import num_cores
-from hrm_model.config import require_choices
+from hrm_model.config import require_choices, require_ranges
 from hrm_model.hrm import HRM
 from hrm_train.distributed import say
-from hrm_train.recipe import TABLES, require_ranges
+from hrm_train.recipe import TABLES
 
 Precision = Literal["bf16", "fp32"]
 Device = Literal["cuda", "cpu"]
@@ -63,7 +63,7 @@ class Hardware:
 
     def __post_init__(self) -> None:
         require_ranges(self, RANGES)
-        require_choices(self, {"device": Device, "precision": Precision})
+        require_choices(self)
 
     @property
     def dtype(self) -> torch.dtype:

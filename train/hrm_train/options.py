@@ -7,9 +7,10 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from hrm_model.config import require_ranges
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
-from hrm_train.recipe import NAMED, SIZES, TABLES, Values, named, require_ranges
+from hrm_train.recipe import NAMED, SIZES, TABLES, Values, named
 
 SHIPPED_CHECKPOINTS = Path("model") / "checkpoints"  # folder in a checkout
 
