@@ -116,7 +116,7 @@ def _names_in(file: Path) -> list[str]:
 def load_config(path: Path) -> HRMConfig:
     """The configuration of a checkpoint, or of the one that a pointer names."""
     found = resolve(path)
-    if not found.is_dir():
+    if not (found / CONFIG).exists():
         raise CheckpointError(
             f"{found} is not a checkpoint directory; give one that hrm-train or hrm-import wrote"
         )

@@ -312,7 +312,7 @@ def _arrays_in(path: Path) -> dict[str, Array]:
     with zipfile.ZipFile(path) as archive:
         infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
         if not infos:
-            raise ValueError("the archive holds no .npy file")
+            raise ValueError("the archive holds no .npy file; save a workbook as CSV")
         if sum(info.file_size for info in infos) > MAX_FILE_BYTES:
             raise ValueError(f"its arrays have more than {MAX_FILE_BYTES} bytes")
         for info in infos:
