@@ -228,10 +228,6 @@ class TrainOptions(Intervals, PlanOptions):
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what a run needs on any --hw, and exit.")
     ] = False
-    samples_per_s: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="Samples per second that --dry-run assumes for its hours."),
-    ] = None
     wandb: Annotated[
         bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")
     ] = False
