@@ -133,8 +133,6 @@ FURTHER = {  # neighbors of the forms that the documents show
         "code of Markdown": f"`{SUDOKU}`",
         "x inside frames": X_FRAMES,
         "slashes between rows": "/".join(ROWS),
-        "a YAML list": "puzzle:\n" + "\n".join(f'  - "{row}"' for row in ROWS),
-        "a YAML list of lists": "\n".join(f"- {row}" for row in NUMBERS),
         "a YAML block": f"puzzle: |\n{LINES}",
         "line ends from a shell": "\\n".join(ROWS),
         "a name of Python": f"grid = [\n{PYTHON_ROWS}]",

@@ -38,7 +38,6 @@ BETWEEN = frozenset("|!/:+=~,;[](){} \t" + QUOTES + BOX_DRAWING)
 BARS = re.compile("[|!:│┃║┆┇┊┋]")
 TOKEN = re.compile(rf"[^\s;,|:={QUOTES}]+")
 SECTION = re.compile(r"\s*\[\s*([A-Za-z]{3,})[^\]]*\]\s*")  # [Puzzle] and [State] of .sdk files
-ITEM = re.compile(r"^( *)- ", re.MULTILINE)  # what begins an item of a YAML list
 FIELD_SEPARATORS = ",;\t"
 PITCHES = ((0, 1), (1, 2), (0, 2), (1, 3))  # first column and step of the cells of a box
 ROWS = (("row", "plus"), ("row",), ("row", "plus", "dashes"))  # kinds of lines that may be rows
@@ -83,11 +82,6 @@ def parsed_framed(size: BoardSize, legend: Legend, box_cols: int, text: str) -> 
         found.setdefault(read.grid.tobytes(), read)
     if len(found) > 1:
         raise ambiguous("the cells of the text can be read in two ways", size.forms)
-    if not found and board.is_yaml:
-        blanked = ITEM.sub(r"\1  ", text)
-        read = parsed_framed(size, legend, box_cols, blanked)
-        if read.notation.template == blanked:
-            return replace(read, notation=replace(read.notation, template=text))
     if not found:
         raise board.error()
     return next(iter(found.values()))
@@ -139,12 +133,6 @@ class _Text:
                 if text.strip():
                     lines.append(Line(start, text))
         return lines
-
-    @property
-    def is_yaml(self) -> bool:
-        """Whether each line is an item of a YAML list; a dash elsewhere can be a blank."""
-        lines = [line.text for line in self.lines]
-        return all(map(ITEM.match, lines)) and 0 < len(lines) == "".join(lines).count("-")
 
     @property
     def row_marks(self) -> list[str]:
