@@ -5,7 +5,14 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from hrm_host.command import CANNOT_BEGIN, Command, missing_package, open_closed_streams
+from hrm_host.command import (
+    CANNOT_BEGIN,
+    INTERRUPTED,
+    Command,
+    end,
+    missing_package,
+    open_closed_streams,
+)
 
 
 class CommandEntry(NamedTuple):
@@ -74,12 +81,15 @@ def run(name: str) -> None:
     """Run a command; if a package is missing, name the extra to install."""
     open_closed_streams()
     entry = COMMANDS[name]
+    if not Path(__file__).exists():
+        end("hrm", CANNOT_BEGIN, f"{Path(__file__).parents[1]} is an archive: unpack it")
     try:
         module, _, function = entry.target.partition(":")
         command = getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
-        print(f"hrm-{name}: {missing_package(error, entry.extra)}", file=sys.stderr)
-        sys.exit(CANNOT_BEGIN)
+        end(f"hrm-{name}", CANNOT_BEGIN, missing_package(error, entry.extra))
+    except KeyboardInterrupt:  # before the command has begun
+        sys.exit(INTERRUPTED)
     command()
 
 

@@ -28,9 +28,10 @@ from hrm_edge.errors import (
 from hrm_edge_runtime.api.decoding import Fields
 from hrm_edge_runtime.api.schema import ErrorAnswer
 from hrm_edge_runtime.contract.errors import Error, first_fault
+from hrm_host.reading import text_in
 
 KEY_VARIABLE = "HRM_API_KEY"
-MAX_KEY_FILE = 4096  # characters
+MAX_KEY_FILE = 4096  # bytes
 DEFAULT_RETRY_S = 1.0  # seconds to wait if a refusal has no Retry-After, or one with a date
 MAX_ANSWER_BYTES = 8 << 20  # bytes of a whole answer; a hundred models take a tenth of it
 # bytes of a line; ten times the longest answer, a 30x30 city with its route
@@ -199,9 +200,9 @@ def read_key(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        with path.open(encoding="utf-8-sig") as stream:
-            words = stream.read(MAX_KEY_FILE).split()
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as stream:  # may be a pipe from a password store
+            words = text_in(stream.read, MAX_KEY_FILE).split()
+    except (OSError, ValueError) as error:
         remedy = "write the server's key into it"
         raise ValueError(f"the key file {path} cannot be read ({error}): {remedy}.") from error
     if not words:

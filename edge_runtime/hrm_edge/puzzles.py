@@ -14,12 +14,11 @@ from typing import NamedTuple, TextIO
 
 from hrm_edge_runtime.api.schema import SolveRequest
 from hrm_host.command import CANNOT_BEGIN
-from hrm_host.reading import lines_of
+from hrm_host.reading import encoding_of, lines_of
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Puzzle
 from hrm_puzzles.reading.record import PuzzleRecord, board_in
 from hrm_puzzles.reading.records import MAX_LINE, records_at, records_in
-from hrm_puzzles.reading.text import encoding_of
 
 FILE_NAME = re.compile(r"[^\n]{1,200}\.[A-Za-z]{3,10}")  # no puzzle ends like this
 

@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 KINDS = {"sudoku": "sudoku", "maze": "maze-8x8", "city": "logistics-6x6", "arc": "arc-7x7"}
 TIMED = ("fp32", "fp16", "int8")
 NOTHING = "–"
-SHOWN_TASKS = 3  # names of right tasks in a list of models
 NOTES = """
 {architectures}
 Held out: the share proven; of ARC, which has no proof, the share right.
 fp32, fp16, int8: ms of a segment; {hrm} models --measure times them on this CPU,
 and --engine auto runs what has a *.
-A puzzle to copy: {hrm} models --example {name}"""
+A card, and a puzzle to copy: {hrm} models {name}"""
 NEXT_STEPS = """
 Next:
   {hrm} serve    # all models, and a page to try them: http://127.0.0.1:8000
@@ -35,19 +34,12 @@ models = Command("hrm models")
 demo = Command("hrm demo")
 
 
-@models.command(epilog="Examples: hrm models; hrm models sudoku; hrm models --example maze-8x8")
+@models.command(epilog="Examples: hrm models; hrm models sudoku")
 def list_models(
     bundles: Annotated[
         list[str] | None,
         typer.Argument(
             help="Bundles, by name or directory, whose cards to print. Default: a table of all."
-        ),
-    ] = None,
-    example: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Print a command that solves a puzzle with this model.",
         ),
     ] = None,
     measured: Annotated[
@@ -58,11 +50,8 @@ def list_models(
 ) -> None:
     """List models: board, accuracy on held-out puzzles, size, and time of a segment on this CPU.
 
-    Of a named model, print its card.
+    Of a named model, print its card and a command that solves a puzzle with it.
     """
-    if example is not None:
-        _print_example(about(example))
-        return
     names = list(bundles or shipped_bundles())
     if measured:
         _measure(names)
@@ -82,17 +71,7 @@ def _print_cards(names: list[str]) -> None:
     for name in names:
         bundle = open_bundle(name)
         print(printable_lines(card_of(bundle.manifest, bundle.puzzle, bundle.path)))
-
-
-def _print_example(model: dict[str, Any]) -> None:
-    """Print a command to copy. Lines above it describe the model and its notation."""
-    notation, _, _ = (model["notation"] or "").partition(";")
-    print(f"# {model['name']}: {notation}")
-    if model["held_out_tasks"]:
-        right = model["held_out_tasks"]["right"]
-        shown = ", ".join(right[:SHOWN_TASKS]) or "none"
-        print(f"# right tasks ({len(right)}): {shown}")
-    print(model["example"])
+        print(_example_command(bundle, name))
 
 
 def _measure(names: list[str]) -> None:

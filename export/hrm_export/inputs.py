@@ -14,7 +14,6 @@ from hrm_calibration.int8 import MAX_PUZZLES
 from hrm_calibration.judge import PER_HELD_OUT
 from hrm_export.options import Options
 from hrm_host import machine, progress
-from hrm_host.reading import object_of
 from hrm_model import checkpoint, geometry
 from hrm_model.config import HRMConfig
 from hrm_model.hrm import HRM
@@ -101,7 +100,7 @@ def data_of(given: Path | None, source: Path, config: HRMConfig, puzzle: Puzzle)
         return given
     run = source.parent / "run.json"
     if run.is_file():
-        recorded = object_of(run).get("data")
+        recorded = checkpoint.read_json(run).get("data")
         if isinstance(recorded, str) and Path(recorded).is_dir():
             return Path(recorded)
     build = f"hrm-data build {puzzle.name} --out data/{puzzle.name}"

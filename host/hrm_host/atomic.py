@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_host import system
+from hrm_host.reading import plain_file
 
 LOOK_AGAIN_S = 0.02  # seconds between tries while another process holds a lock
 PIECE_BYTES = 1 << 20
@@ -119,7 +120,7 @@ def require_free(path: Path) -> None:
 def sha256_of(file: Path) -> str:
     """The file's SHA-256 in hexadecimal, read in pieces."""
     digest = hashlib.sha256()
-    with file.open("rb") as stream:
+    with plain_file(file).open("rb") as stream:
         for piece in iter(lambda: stream.read(PIECE_BYTES), b""):
             digest.update(piece)
     return digest.hexdigest()

@@ -40,7 +40,16 @@ REMEDIES = {
     errno.EROFS: "choose a place that can be written",
     errno.EACCES: "choose a place that you may use",
     **dict.fromkeys(
-        (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY), "choose another path"
+        (
+            errno.ENOENT,
+            errno.EEXIST,
+            errno.ENOTDIR,
+            errno.ENOTEMPTY,
+            errno.EISDIR,
+            errno.ENAMETOOLONG,
+            errno.ELOOP,
+        ),
+        "choose another path",
     ),
 }
 WORD_OF_TYPE = {  # what a person reads in the help instead of a type's name
@@ -190,7 +199,10 @@ class Command(typer.Typer):
             if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
                 stream.reconfigure(encoding="utf-8", errors=stream.errors)
         if sys.argv[1:] == ["--version"]:
-            print(self._name, metadata.version("hrm-edge"))
+            try:
+                print(self._name, metadata.version("hrm-edge"))
+            except ModuleNotFoundError as error:  # a checkout without installation
+                end(self._name, CANNOT_BEGIN, missing_package(error, self._extra))
             return None
         return super().__call__(*args, **kwargs)
 
@@ -213,13 +225,13 @@ class Command(typer.Typer):
                 sys.stdout.flush()
                 return result
             except KeyboardInterrupt:
-                self._end(INTERRUPTED, "stopped")
+                end(self._name, INTERRUPTED, "stopped")
             except BrokenPipeError:  # the reader of standard output has closed the pipe
                 nothing = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nothing, sys.stdout.fileno())
                 raise typer.Exit(UNSOLVED) from None
             except ModuleNotFoundError as error:
-                self._end(CANNOT_BEGIN, missing_package(error, extra))
+                end(self._name, CANNOT_BEGIN, missing_package(error, extra))
             except Exception as error:
                 at_limit = remedy_at_limit(error)
                 is_known = isinstance(error, self._errors) or hasattr(error, "exit_status")
@@ -233,14 +245,16 @@ class Command(typer.Typer):
                     sentence += f"; {REMEDIES[error.errno]}"
                 if at_limit is not None and at_limit not in sentence:
                     sentence += f"; {at_limit}"
-                self._end(getattr(error, "exit_status", default), sentence)
+                end(self._name, getattr(error, "exit_status", default), sentence)
 
         return guarded
 
-    def _end(self, status: int, sentence: str) -> NoReturn:
-        with contextlib.suppress(OSError):  # standard error may be a full disk
-            sys.stderr.write(f"{self._name}: {printable(sentence)}\n")
-        raise typer.Exit(status)
+
+def end(name: str, status: int, sentence: str) -> NoReturn:
+    """Ends a command with one sentence on standard error."""
+    with contextlib.suppress(OSError):  # standard error may be a full disk
+        sys.stderr.write(f"{name}: {printable(sentence)}\n")
+    sys.exit(status)
 
 
 def missing_package(error: ModuleNotFoundError, extra: str) -> str:

@@ -1,11 +1,13 @@
 """Text of strangers: read within bounds of length and depth, and escaped for a terminal.
 
-Files are UTF-8, with or without a byte order mark. A text may hold commands of a terminal or change
-the writing direction.
+Files are UTF-8, or UTF-16 with a byte order mark, as PowerShell writes it. A text may hold commands
+of a terminal or change the writing direction.
 """
 
+import codecs
 import json
 import re
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO, TypeGuard, cast
@@ -13,6 +15,7 @@ from typing import Any, TextIO, TypeGuard, cast
 # levels of JSON; a puzzle has three. The limit protects code that recurses over values
 MAX_DEPTH = 50
 MAX_FILE_BYTES = 1 << 28  # 256 MiB: the names of ARC's million variants take a tenth of it
+UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 COMMANDING = re.compile(
     "["
     "\x00-\x1f\x7f-\x9f"  # C0, DEL and C1: ESC begins a command
@@ -25,8 +28,16 @@ COMMANDING = re.compile(
 
 def text_of(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
     """The text of a file; raises ValueError beyond `most_bytes` or without UTF-8."""
-    with path.open("rb") as stream:
+    with plain_file(path).open("rb") as stream:
         return text_in(stream.read, most_bytes)
+
+
+def plain_file(path: Path) -> Path:
+    """The path; raises ValueError for a pipe, a socket or a device, which may never end."""
+    mode = path.stat().st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return path
+    raise ValueError(f"{path} is not a plain file; copy its content into one")
 
 
 def text_in(read: Callable[[int], bytes], most_bytes: int = MAX_FILE_BYTES) -> str:
@@ -35,9 +46,16 @@ def text_in(read: Callable[[int], bytes], most_bytes: int = MAX_FILE_BYTES) -> s
     while len(content) <= most_bytes:
         piece = read(1 << 20)  # a read reserves as much memory, which `ulimit -v` counts
         if not piece:
-            return content.decode("utf-8-sig")
+            return content.decode(encoding_of(content))
         content += piece
     raise ValueError(f"it has more than {most_bytes} bytes")
+
+
+def encoding_of(head: bytes | bytearray) -> str:
+    """The encoding of a file with these first bytes: UTF-16 if its mark is there, else UTF-8."""
+    if head.startswith(UTF_16_MARKS):
+        return "utf-16"
+    return "utf-8-sig"
 
 
 def lines_of(stream: TextIO, longest: int) -> Iterator[str]:

@@ -22,8 +22,8 @@ import safetensors.torch
 from torch import Tensor
 
 from hrm_host import atomic
-from hrm_host.reading import json_from, object_of, printable, text_in, text_of
-from hrm_model.config import HRMConfig
+from hrm_host.reading import json_from, object_of, plain_file, printable, text_in, text_of
+from hrm_model.config import HRMConfig, record_of
 from hrm_model.families import model_of
 from hrm_model.hrm import HRM
 
@@ -91,8 +91,8 @@ def load(path: Path) -> tuple[HRM, dict[str, Any]]:
         )
     model = model_of(config)
     try:
-        state = safetensors.torch.load_file(path / WEIGHTS)
-    except (OSError, safetensors.SafetensorError) as error:
+        state = safetensors.torch.load_file(plain_file(path / WEIGHTS))
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise CheckpointError(
             f"{path / WEIGHTS} cannot be read ({error}); copy or train it again"
         ) from error
@@ -105,7 +105,7 @@ def load(path: Path) -> tuple[HRM, dict[str, Any]]:
 
 def _names_in(file: Path) -> list[str]:
     try:
-        with gzip.open(file) as stream:
+        with gzip.open(plain_file(file)) as stream:
             return list(json_from(text_in(stream.read)))
     except (OSError, EOFError, zlib.error, ValueError, TypeError) as error:
         raise CheckpointError(
@@ -116,13 +116,13 @@ def _names_in(file: Path) -> list[str]:
 def load_config(path: Path) -> HRMConfig:
     """The configuration of a checkpoint, or of the one that a pointer names."""
     found = resolve(path)
-    if not found.is_dir():
+    if not (found / CONFIG).exists():
         raise CheckpointError(
             f"{found} is not a checkpoint directory; give one that hrm-train or hrm-import wrote"
         )
     values = read_json(found / CONFIG)
     try:
-        return HRMConfig.from_mapping(values)
+        return record_of(HRMConfig, values)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{found / CONFIG}: {error}") from error
 

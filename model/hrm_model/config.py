@@ -7,15 +7,17 @@ cannot use.
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from hrm_host.reading import is_list, is_object
 from hrm_puzzles.puzzle import Geometry, Hinted, Puzzle
 
 Arch = Literal["hrm", "trm", "transformer"]
 Blocks = Literal["attention", "mixer", "relational"]
 Positions = Literal["rope", "learned", "none"]
 HaltRule = Literal["difference", "q_halt"]
+T = TypeVar("T")
 
 MOST = 1 << 24  # maximum of any width, length or number of puzzle ids
 FEW = 1 << 10  # maximum number of heads, symbols, cycles and layers
@@ -23,10 +25,22 @@ FEW = 1 << 10  # maximum number of heads, symbols, cycles and layers
 MOST_VALUES = 1 << 31
 SWIGLU_MULTIPLE = 256  # the published SwiGLU width is a multiple of it
 
-WIDE = ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "max_segments")
-NARROW = ("num_heads", "num_symbols", "high_cycles", "low_cycles", "high_layers", "low_layers")
-POSITIVE = ("expansion", "rope_theta", "rms_norm_eps")
-CHOICES = {"arch": Arch, "blocks": Blocks, "positions": Positions, "halt_rule": HaltRule}
+SMALL = 1e-30  # minimum of a factor; float32 holds it
+# The least and the largest value of each number.
+RANGES = {
+    **dict.fromkeys(
+        ("vocab_size", "seq_len", "num_puzzle_ids", "hidden_size", "max_segments"), (1, MOST)
+    ),
+    **dict.fromkeys(
+        ("num_heads", "num_symbols", "high_cycles", "low_cycles", "high_layers", "low_layers"),
+        (1, FEW),
+    ),
+    "num_hints": (0, FEW),
+    "puzzle_vector_size": (0, MOST),
+    **dict.fromkeys(("expansion", "rope_theta", "rms_norm_eps"), (SMALL, MOST)),
+}
+
+WORD_OF_TYPE = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,26 +91,15 @@ class HRMConfig:
     )
 
     def __post_init__(self) -> None:
-        self._check_bounds()
-        self._check_choices()
+        require_ranges(self, RANGES)
+        require_choices(self)
+        self._check_shared()
         if self.blocks == "relational":
             self._check_relational()
         self._check_puzzle_vector()
         self._check_total()
 
-    def _check_bounds(self) -> None:
-        limits = {**dict.fromkeys(WIDE, MOST), **dict.fromkeys(NARROW, FEW)}
-        for name, most in limits.items():
-            value = getattr(self, name)
-            is_size = isinstance(value, int) and 1 <= value <= most
-            _require(is_size, f"{name} is {value!r}, but must be a whole number from 1 to {most}")
-        for name in POSITIVE:
-            value = getattr(self, name)
-            is_positive = isinstance(value, int | float) and 0 < value < MOST
-            _require(is_positive, f"{name} is {value!r}, but must be positive")
-
-    def _check_choices(self) -> None:
-        require_choices(self, CHOICES)
+    def _check_shared(self) -> None:
         _require(
             self.hidden_size % (2 * self.num_heads) == 0,
             f"hidden_size {self.hidden_size} must be a multiple of twice num_heads "
@@ -145,7 +148,6 @@ class HRMConfig:
     def _check_puzzle_vector(self) -> None:
         size = self.puzzle_vector_size
         room = self.puzzle_positions * self.hidden_size
-        _require(size >= 0, f"puzzle_vector_size is {size}, but must not be negative")
         _require(
             self.puzzle_positions == 0 or 0 < size <= room,
             f"a puzzle vector of {size} values does not fit puzzle_positions "
@@ -239,27 +241,52 @@ class HRMConfig:
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
 
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> "HRMConfig":
-        """Rejects unknown keys, so a misspelled setting never becomes a default."""
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(set(values) - known)
-        _require(
-            not unknown,
-            f"the model configuration has unknown keys {unknown}; known keys are {sorted(known)}",
-        )
-        board = tuple(values.get("board", ()))  # JSON has lists, not tuples
-        read: dict[str, Any] = {**values, "board": board}
-        return cls(**read)
+
+def record_of(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A record from JSON values, which have lists instead of tuples.
+
+    Raises ValueError for a value of another type, and for an unknown key, so a misspelled setting
+    never becomes a default.
+    """
+    _require(is_object(values), f"{kind.__name__} is {values!r}, but must be a JSON object")
+    types = get_type_hints(kind)
+    unknown = sorted(set(values) - types.keys())
+    _require(
+        not unknown,
+        f"{kind.__name__} has unknown keys {unknown}; known keys are {sorted(types)}",
+    )
+    read: dict[str, Any] = {}
+    for name, value in values.items():
+        expected = types[name]
+        wanted = WORD_OF_TYPE.get(expected, "a list of whole numbers")
+        _require(_is_of(expected, value), f"{name} is {value!r}, but must be {wanted}")
+        read[name] = tuple(value) if isinstance(value, list) else value
+    return kind(**read)
 
 
-def require_choices(record: object, choices: Mapping[str, Any]) -> None:
+def _is_of(kind: Any, value: Any) -> bool:
+    """Whether a value of JSON has the type of a field; the record itself checks a Literal."""
+    if get_origin(kind) is Literal:
+        return True
+    if get_origin(kind) is tuple:
+        return is_list(value) and all(type(number) is int for number in value)
+    return type(value) is kind or (kind is float and type(value) is int)
+
+
+def require_choices(record: object) -> None:
     """Raises ValueError for the first field that is none of its Literal's values."""
-    for name, kind in choices.items():
+    for name, kind in get_type_hints(type(record)).items():
+        if get_origin(kind) is Literal:
+            value = getattr(record, name)
+            listed = " or ".join(map(repr, get_args(kind)))
+            _require(value in get_args(kind), f"{name} is {value!r}; choose {listed}")
+
+
+def require_ranges(record: object, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Raises ValueError for the first number of a record that is out of its range, or NaN."""
+    for name, (least, most) in ranges.items():
         value = getattr(record, name)
-        known = get_args(kind)
-        listed = " or ".join(map(repr, known))
-        _require(value in known, f"{name} is {value!r}; choose {listed}")
+        _require(least <= value <= most, f"{name} is {value}, but must be from {least} to {most}")
 
 
 def _require(condition: bool, message: str) -> None:

@@ -19,7 +19,7 @@ from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data import build as data_build
 from hrm_puzzles.data import inspection, sources
-from hrm_puzzles.data.datasets import BuiltSet, DatasetError
+from hrm_puzzles.data.datasets import CHUNKS, BuiltSet, DatasetError
 from hrm_puzzles.puzzle import Puzzle
 
 main = Command(
@@ -181,7 +181,7 @@ def _report_leftovers(out: Path) -> None:
     """List what is left on disk by killed builds of this data set."""
     left = dict.fromkeys(unfinished(out), "remove it, unless that build still runs")
     remedy = "the same command continues it; otherwise remove it"
-    left.update(dict.fromkeys(unfinished(out, data_build.CHUNKS), remedy))
+    left.update(dict.fromkeys(unfinished(out, CHUNKS), remedy))
     for path, advice in left.items():
         _report(f"{path} is left from an interrupted build: {advice}")
 

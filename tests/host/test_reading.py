@@ -27,6 +27,10 @@ def test_lines_are_read_up_to_their_longest_and_no_further():
     assert list(lines_of(io.StringIO("no end"), 6)) == ["no end"]
 
 
+def test_a_text_of_powershell_is_read():
+    assert text_in(io.BytesIO("né\n".encode("utf-16")).read) == "né\n"
+
+
 def test_a_text_is_read_in_pieces_up_to_its_bound():
     sizes: list[int] = []
     stream = io.BytesIO(b"x" * (3 << 20))

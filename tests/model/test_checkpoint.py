@@ -56,7 +56,7 @@ def test_the_weights_in_the_repository_compute_the_traces_of_their_bundles(path:
 
 def test_a_run_means_its_best_checkpoint_or_else_its_latest(saved: Path):
     run = saved.parent
-    with pytest.raises(CheckpointError, match="the checkpoint is incomplete"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint directory"):
         checkpoint.load_config(run)
     for pointer, step in (("latest", 1), ("best", 2)):
         checkpoint.save(run / f"step_{step}", model_of(SIZES), {"step": step})

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from puzzle_tools import random_pairs, write_tasks
 
+from hrm_host.atomic import unfinished
 from hrm_puzzles import registry
 from hrm_puzzles.arc import build as arc_build
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.arc.tasks import chosen, read_tasks
 from hrm_puzzles.arc.variants import Pair, variant_of
-from hrm_puzzles.data.datasets import DatasetError, Split, fingerprint, open_split
+from hrm_puzzles.data.datasets import CHUNKS, DatasetError, Split, fingerprint, open_split
 
 SMALL = Arc(name="arc-10x10", side=10)
 
@@ -137,6 +138,7 @@ def test_a_build_continues(folder: Path, tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt):
         build_arc(recipe(folder), SMALL, tmp_path / "data")
     assert not (tmp_path / "data").exists()
+    assert len(unfinished(tmp_path / "data", CHUNKS)) == 1
     limit = 3
     assert build_arc(recipe(folder), SMALL, tmp_path / "data") == whole
     assert written == ["aaa", "bbb", "ccc"]
@@ -228,3 +230,6 @@ def test_kaggles_files_are_tasks_with_the_answers_beside_them(tmp_path: Path):
     write_tasks(tmp_path, {"ccc": {"train": [shown], "test": [{"output": None}]}})
     (task,) = read_tasks(str(tmp_path / "ccc.json"))
     assert (task.name, task.tests) == ("ccc", ())
+    write_tasks(folder, {"arc_training_solutions": {"aaa": {"0": [[7]]}}})
+    with pytest.raises(DatasetError, match=r"task aaa: .* test answers are a dict, not a list"):
+        read_tasks(str(folder))

@@ -1,6 +1,7 @@
 """Data sets: the published layout byte for byte, reproducible builds, imports."""
 
 import json
+import os
 import re
 from dataclasses import replace
 from functools import partial
@@ -165,7 +166,8 @@ def test_a_value_outside_the_vocabulary_is_refused(tmp_path: Path, name: str, va
     split = open_split(tmp_path, "test")
     read = getattr(split, name)
     assert len(read(slice(1))) == 1
-    with pytest.raises(DatasetError, match=f"the {name} .* hold {value}, .* tokens 0 to 5"):
+    problem = rf"all__{name}.npy holds {value} in the example at index 1, .* tokens 0 to 5"
+    with pytest.raises(DatasetError, match=problem):
         read(slice(None))
 
 
@@ -181,11 +183,15 @@ def test_symmetries_move_labels_that_the_loss_skips(tmp_path: Path):
 @pytest.mark.parametrize("name", ["dataset.json", "all__inputs.npy", "all__group_indices.npy"])
 def test_missing_and_broken_files_are_refused(tmp_path: Path, name: str):
     path = written(tmp_path)
-    (path / "train" / name).write_bytes(b"{")
+    file = path / "train" / name
+    file.write_bytes(b"{")
     with pytest.raises(DatasetError, match=name):
         open_split(path, "train")
-    (path / "train" / name).unlink()
+    file.unlink()
     with pytest.raises(DatasetError, match=name):
+        open_split(path, "train")
+    os.mkfifo(file)
+    with pytest.raises(DatasetError, match="is not a plain file"):
         open_split(path, "train")
 
 

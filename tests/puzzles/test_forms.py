@@ -132,6 +132,9 @@ FURTHER = {  # neighbors of the forms that the documents show
         "typographic quotes": f"“{SUDOKU}”",
         "code of Markdown": f"`{SUDOKU}`",
         "x inside frames": X_FRAMES,
+        "slashes between rows": "/".join(ROWS),
+        "a YAML block": f"puzzle: |\n{LINES}",
+        "line ends from a shell": "\\n".join(ROWS),
         "a name of Python": f"grid = [\n{PYTHON_ROWS}]",
         "a name of C": f"int grid[4][4] = {{\n{JAVA_ROWS}}};",
         "a name of Java": f"int[][] grid = new int[][] {{\n{JAVA_ROWS}}};",
@@ -147,6 +150,7 @@ FURTHER = {  # neighbors of the forms that the documents show
         "flat list": registry.get("logistics-5x5").parse(CITY).grid.reshape(-1).tolist(),
     },
     "maze-4x5": {
+        "line ends from a shell": MAZE.replace("\n", "\\n"),
         "tabs": "\t" + MAZE.replace("\n", "\n\t"),
         "blanks after every line": MAZE.replace("\n", "   \n"),
         "a quoted block": "\n    " + MAZE.replace("\n", "\n    ") + "\n    ",

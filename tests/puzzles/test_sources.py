@@ -163,6 +163,7 @@ TEXTS = {
     "one board with a gap": ("1.3.\n3412\n\n2143\n432.\n", ["1.3.\n3412\n\n2143\n432."]),
     "lines": (f"{OPEN}\n\n# a remark\n{SOLVED}\n", [OPEN, SOLVED]),
     "a board with commas": (WITH_COMMAS, [WITH_COMMAS]),
+    "a list in objects": (f'{{"new": {{"grids": [{{"value": "{OPEN}"}}], "n": 1}}}}', [OPEN]),
 }
 
 

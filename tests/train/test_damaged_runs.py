@@ -1,6 +1,7 @@
 """A run whose files are cut, empty or of another kind is not resumed, and one sentence says so."""
 
 import itertools
+import os
 import shutil
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,9 @@ def damage(file: Path, content: str) -> None:
     if content == "cut":
         before = file.read_bytes()
         file.write_bytes(before[: len(before) // 2])
+    elif content == "pipe":
+        file.unlink()
+        os.mkfifo(file)
     else:
         file.write_text(content)
 
@@ -58,7 +62,8 @@ def forget_hashes(saved: Path) -> None:
 
 
 OF_JSON = ("config.json", "meta.json", "trainer.json")
-DAMAGED = [("model.safetensors", "cut"), ("trainer.safetensors", "")]
+DAMAGED = [("model.safetensors", "cut"), ("model.safetensors", "pipe")]
+DAMAGED += [("trainer.safetensors", ""), ("trainer.safetensors", "pipe")]
 DAMAGED += itertools.product(OF_JSON, ("cut", "null", NO_VALUES))
 
 
@@ -76,6 +81,38 @@ def test_a_damaged_plan_is_rejected(run: Path):
     for content in ("cut", "", "[]", '{"hardware": {}, "model": {}}'):
         damage(run / "run.json", content)
         assert "run.json" in rejection(run)
+
+
+ABSENT = object()
+EDITED = [
+    ("intervals", "validate_steps", 0),
+    ("hardware", "device", "tpu"),
+    ("recipe", "lr", "0.1"),
+    ("recipe", "average_decay", float("nan")),
+    ("recipe", "total_samples", ABSENT),
+    ("model", "random_start", None),
+    ("model", "board", 5),
+]
+
+
+@pytest.mark.parametrize(("record", "name", "value"), EDITED)
+def test_a_setting_that_no_option_accepts_is_rejected_by_name(
+    record: str, name: str, value: object, run: Path
+):
+    with edited(run / "run.json") as values:
+        values[record][name] = value
+        if value is ABSENT:
+            del values[record][name]
+    before = (run / "run.json").read_bytes()
+    assert name in rejection(run)
+    assert (run / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(("path", "value"), [("events", [5]), ("recipe", {"total_samples": 0})])
+def test_a_plan_that_status_cannot_show_is_rejected(path: str, value: object, run: Path):
+    with edited(run / "run.json") as values:
+        values[path] = value
+    assert "holds no run" in rejected(app, "status", run)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,7 @@ def test_moved_data_are_found_by_option_and_other_data_need_a_word(
     run: Path, data: Path, tmp_path: Path
 ):
     other = shutil.copytree(data, tmp_path / "other")
+    (other / "train" / ".DS_Store").touch()
     (run / "run.json").write_text(json.dumps(record_of(run) | {"data": str(tmp_path / "absent")}))
     total = f"total_samples={5 * STEP_SAMPLES}"
     resumed(run, "--data", str(other), "--set", total)

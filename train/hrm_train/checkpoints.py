@@ -20,8 +20,10 @@ import torch
 
 from hrm_host import atomic
 from hrm_host.command import runnable
+from hrm_host.reading import plain_file
 from hrm_host.system import try_lock
 from hrm_model import checkpoint
+from hrm_model.config import record_of
 from hrm_train.batches import Progress
 
 TENSORS = "trainer.safetensors"
@@ -120,10 +122,9 @@ def read_trainer(
     file = directory / TENSORS
     values = checkpoint.read_json(directory / VALUES)
     try:
-        tensors = safetensors.torch.load_file(file)
-        saved_at = values["progress"]
-        progress = Progress(step=saved_at["step"], samples=saved_at["samples"])
-    except (OSError, safetensors.SafetensorError, KeyError, TypeError) as error:
+        tensors = safetensors.torch.load_file(plain_file(file))
+        progress = record_of(Progress, values["progress"])
+    except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise checkpoint.CheckpointError(
             f"the trainer's state in {directory} cannot be read ({error})"
         ) from error

@@ -11,12 +11,13 @@ from typing import Literal
 import torch
 
 from hrm_host.machine import num_cores
-from hrm_model.config import require_choices
+from hrm_model.config import require_choices, require_ranges
 from hrm_model.hrm import HRM
 from hrm_train.distributed import say
-from hrm_train.recipe import TABLES, require_ranges
+from hrm_train.recipe import TABLES
 
 Precision = Literal["bf16", "fp32"]
+Device = Literal["cuda", "cpu"]
 
 SHORT = 81  # tokens of a Sudoku, for which the table has rows_81
 LONG = 900  # tokens of a maze or an ARC grid, for which it has rows_900
@@ -41,7 +42,7 @@ class Hardware:
     """One row of the table; `rows_N` is the micro-batch of the 27 M model at N tokens."""
 
     name: str
-    device: str = "cuda"
+    device: Device = "cuda"
     gpu: str = ""
     memory_gb: int = 0
     preset: str = "published"
@@ -62,7 +63,7 @@ class Hardware:
 
     def __post_init__(self) -> None:
         require_ranges(self, RANGES)
-        require_choices(self, {"precision": Precision})
+        require_choices(self)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -1,11 +1,13 @@
 """The options of hrm-train. Nothing here imports PyTorch, which `--help` would wait for."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from hrm_model.config import require_ranges
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train.recipe import NAMED, SIZES, TABLES, Values, named
@@ -40,6 +42,12 @@ class Intervals:
     keep: Annotated[
         int, typer.Option(min=1, help="Number of latest checkpoints to keep, besides the best.")
     ] = 2
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a number in run.json that the option would reject."""
+        for name, hint in get_type_hints(Intervals, include_extras=True).items():
+            (option,) = hint.__metadata__
+            require_ranges(self, {name: (option.min, math.inf)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,10 +228,6 @@ class TrainOptions(Intervals, PlanOptions):
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what a run needs on any --hw, and exit.")
     ] = False
-    samples_per_s: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="Samples per second that --dry-run assumes for its hours."),
-    ] = None
     wandb: Annotated[
         bool, typer.Option("--wandb", help="Also write to W&B (offline by default).")
     ] = False

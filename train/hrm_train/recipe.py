@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from hrm_model.config import HRMConfig, num_hints_of, require_choices
+from hrm_model.config import HRMConfig, num_hints_of, require_choices, require_ranges
 from hrm_puzzles.puzzle import Puzzle
 
 LossKind = Literal["softmax", "stablemax"]
@@ -50,14 +50,6 @@ RANGES = {
 }
 
 
-def require_ranges(record: object, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Raises ValueError for the first number of a record that is out of its range, or NaN."""
-    for name, (least, most) in ranges.items():
-        value = getattr(record, name)
-        if not least <= value <= most:
-            raise ValueError(f"{name} is {value}, but must be from {least} to {most}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Settings of one run. Lengths count samples: one sample is one puzzle for one segment."""
@@ -89,7 +81,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         require_ranges(self, RANGES)
-        require_choices(self, {"loss": LossKind, "optimizer": Optimizer})
+        require_choices(self)
 
     def scaled(self, lr: float) -> float:
         """Scales a learning rate of this recipe to its real batch."""

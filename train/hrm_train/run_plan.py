@@ -4,17 +4,17 @@ A resume needs nothing else.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from hrm_host import atomic
 from hrm_model import checkpoint, geometry
-from hrm_model.config import HRMConfig
+from hrm_model.config import HRMConfig, record_of
 from hrm_model.families import model_of, num_parameters_of
 from hrm_model.hrm import HRM
 from hrm_puzzles import registry
@@ -24,6 +24,8 @@ from hrm_train.hardware import Hardware, prepare
 from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
 from hrm_train.recipe import Recipe
+
+T = TypeVar("T")
 
 # Products of a run. One with 2e10 took 20 CPU seconds without torch.compile, 111 with it.
 WORTH_COMPILING = 1e12
@@ -144,8 +146,8 @@ def read_plan(run: Path, machine: Hardware | None = None) -> RunPlan:
     file = run / status.SETTINGS
     if not file.exists():
         raise ValueError(f"{run} holds no run to resume; start it without --resume")
+    values = checkpoint.read_json(file)
     try:
-        values = checkpoint.read_json(file)
         init = values["init"]
         data = Path(values["data"])
         absolute = Path(values["absolute_data"])
@@ -154,17 +156,26 @@ def read_plan(run: Path, machine: Hardware | None = None) -> RunPlan:
         return RunPlan(
             run=run,
             data=data,
-            hardware=machine or Hardware(**values["hardware"]),
-            recipe=Recipe(**values["recipe"]),
-            config=HRMConfig.from_mapping(values["model"]),
+            hardware=machine or _record(Hardware, values["hardware"]),
+            recipe=_record(Recipe, values["recipe"]),
+            config=_record(HRMConfig, values["model"]),
             init=init and Path(init),
-            intervals=Intervals(**values["intervals"]),
-            events=tuple(values["events"]),
+            intervals=_record(Intervals, values["intervals"]),
+            events=status.events_in(values),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"{file} is not as hrm-train writes it ({error}); start another --run"
+            f"{file} is not as hrm-train writes it ({error}); correct it or start another --run"
         ) from error
+
+
+def _record(kind: type[T], values: Mapping[str, Any]) -> T:
+    """As `record_of`; raises ValueError for a missing key too, which must not become a default."""
+    record = record_of(kind, values)
+    missing = sorted(vars(record).keys() - values.keys())
+    if missing:
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    return record
 
 
 def trainer_from(plan: RunPlan) -> Trainer:

@@ -34,7 +34,6 @@ FOR_A_CPU = ("sudoku-small", "maze-small", "arc-small")  # recipes
 
 ASSUMED_PER_S = (100.0, 300.0, 1000.0, 3000.0)  # samples
 UNIQUE = 0.979  # share of ARC variants that differ: 391,678 ids of 800 tasks in 500 variants
-TILE = 64  # channels of a GPU's matrix tiles
 SPARE = 2  # checkpoints on disk beside the latest ones: the best, and the one being written
 
 
@@ -177,13 +176,13 @@ def show_dry_run(options: TrainOptions, console: Console) -> None:
         plan = tuning.filled(plan, options.fill)
     basis = "memory: calculated; measured only at 81 tokens on an H100, never at 900"
     needs = [_model_line(plan), *needs_of(plan), basis]
-    for line in [*needs, *times(plan, options.samples_per_s)]:
+    for line in [*needs, *times(plan)]:
         progress.print_line(console, line)
 
 
 def needs_of(plan: RunPlan) -> list[str]:
-    """Memory, steps and disk of a new run, then warnings."""
-    return [_memory(plan), _schedule(plan), _disk(plan), *warnings(plan)]
+    """Memory, steps and disk of a new run."""
+    return [_memory(plan), _schedule(plan), _disk(plan)]
 
 
 def _memory(plan: RunPlan) -> str:
@@ -196,14 +195,10 @@ def _memory(plan: RunPlan) -> str:
     return f"{text}, {share:.0%} of the device"
 
 
-def times(plan: RunPlan, samples_per_s: float | None) -> list[str]:
-    """How long the run takes at the speed that is given, or at some assumed ones."""
-    speeds = ASSUMED_PER_S
+def times(plan: RunPlan) -> list[str]:
+    """How long the run takes at some assumed speeds."""
     lines = ["speed: assumed, nothing was measured; a run measures its own in its first steps"]
-    if samples_per_s is not None:
-        speeds = (samples_per_s,)
-        lines = ["speed: as given"]
-    for speed in speeds:
+    for speed in ASSUMED_PER_S:
         hours = progress.duration(plan.recipe.total_samples / speed)
         lines.append(f"at {speed:,.4g} samples/s: {hours}")
     return lines
@@ -278,13 +273,3 @@ def _num_written(num_steps: int, intervals: Intervals) -> int:
     both = math.lcm(saved, validated)
     earlier = num_steps - 1
     return 1 + earlier // saved + earlier // validated - earlier // both
-
-
-def warnings(plan: RunPlan) -> list[str]:
-    """Settings that are allowed but probably a mistake."""
-    width = plan.config.hidden_size
-    if plan.hardware.device != "cuda" or width % TILE == 0:
-        return []
-    return [
-        f"warning: hidden_size {width} is not a multiple of {TILE}, which a GPU multiplies best"
-    ]

@@ -16,7 +16,7 @@ from typing import Any, cast
 from rich.table import Table
 
 from hrm_host.progress import duration
-from hrm_host.reading import counted, json_from, text_of
+from hrm_host.reading import counted, json_from, object_of
 from hrm_model import checkpoint
 from hrm_train import checkpoints, evaluate
 from hrm_train.batches import Progress
@@ -85,7 +85,7 @@ def read_lines(file: Path, last_bytes: int = 1 << 62) -> list[Row]:
 
     The file may be growing or missing.
     """
-    if not file.exists():
+    if not file.is_file():
         return []
     with file.open("rb") as stream:
         stream.seek(max(0, file.stat().st_size - last_bytes))
@@ -216,7 +216,7 @@ def read_status(run: Path) -> Row:
         "phase_share": phase_shares(row),
         "last_validation": _short(rows[-1] if rows else None),
         "best_validation": _short(best_validation(run, "whole")),
-        "events": record.get("events", []),
+        "events": record["events"],
         "checkpoints": [path.name for path in checkpoint.steps_of(run)],
         "latest": _named(run / "latest"),
         "best": _named(run / "best"),
@@ -226,14 +226,26 @@ def read_status(run: Path) -> Row:
 def _record(run: Path) -> Row:
     """What hrm-train has written of a run; its recipe names the puzzle and the samples."""
     try:
-        record = json_from(text_of(run / SETTINGS))
+        record = object_of(run / SETTINGS)
         recipe = record["recipe"]
-        recipe |= {"total_samples": int(recipe["total_samples"]), "puzzle": str(recipe["puzzle"])}
+        total = recipe["total_samples"]
+        if type(total) is not int or total < 1:
+            raise ValueError(f"total_samples is {total!r}, but must be a whole number above 0")
+        recipe["puzzle"] = str(recipe["puzzle"])
+        record["events"] = events_in(record)
         return record
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{run} holds no run ({error}); give a directory that hrm-train --run created"
         ) from error
+
+
+def events_in(record: Row) -> tuple[Row, ...]:
+    """What resumes changed; raises an error for what `change_text` cannot show."""
+    events = tuple(record.get("events", ()))
+    for event in events:
+        change_text(event)
+    return events
 
 
 def _named(pointer: Path) -> str | None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from hrm_edge_runtime.api.errors import ServiceError, invalid
 from hrm_edge_runtime.contract.errors import words_for
-from hrm_puzzles.reading.text import UTF_16_MARKS
+from hrm_host.reading import encoding_of
 
 MAX_VALUES = 5000  # values; a question with its answer on the largest board has 1,800
 MAX_DEPTH = 8
@@ -58,7 +58,7 @@ def validated_query(fields: type[Fields], parameters: Mapping[str, str]) -> Fiel
 
 def _decoded(body: bytes) -> object:
     """The JSON of a body in UTF-8, or in UTF-16 if it begins with the mark of that."""
-    encoding = "utf-16" if body.startswith(UTF_16_MARKS) else "utf-8-sig"
+    encoding = encoding_of(body)
     try:
         return _DECODER.decode(body.decode(encoding))
     except UnicodeDecodeError as error:

@@ -6,7 +6,6 @@ Shapes: V variants of a task (the unchanged task first), E its examples of one s
 """
 
 import hashlib
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -130,9 +129,7 @@ def build_arc(
         problem = f"the test split would be empty, because {recipe.dataset} has no {required}"
         remedy = "choose other tasks or a larger canvas, or hold tasks out with --hold-out-all"
         raise datasets.DatasetError(f"{problem}; {remedy}.")
-    contents = json.dumps([asdict(recipe), _digest_of(source.tasks)], default=str)
-    digest = hashlib.sha256(contents.encode()).hexdigest()
-    unfinished = out.with_name(f".{out.name}.unfinished-{digest[:12]}")
+    unfinished = datasets.stopped_build(out, [asdict(recipe), _digest_of(source.tasks)])
     built = _draw(recipe, puzzle, source, unfinished, num_workers=num_workers, progress=progress)
     publish(unfinished / "data", out)
     shutil.rmtree(unfinished, ignore_errors=True)

@@ -18,7 +18,7 @@ from typing import IO, NamedTuple, cast
 import numpy as np
 
 from hrm_host.atomic import sha256_of
-from hrm_host.reading import is_list, is_object, json_from, text_in, text_of
+from hrm_host.reading import is_list, is_object, json_from, plain_file, text_in, text_of
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.tasks import HIDDEN, MALFORMED, ArcTask, pair_of, side_of
 from hrm_puzzles.arc.variants import Pair
@@ -161,7 +161,7 @@ def _by_task(path: Path) -> ByTask:
                     by_task[file.stem] = json_from(text_in(stream.read))
         else:
             opened = gzip.open if path.suffix == ".gz" else open
-            with opened(path, "rb") as stream:
+            with opened(plain_file(path), "rb") as stream:
                 values = json_from(text_in(stream.read))
             if not is_object(values):
                 raise ValueError("it does not hold a JSON object")
@@ -177,7 +177,7 @@ def _files_in(path: Path) -> Iterator[tuple[PurePath, IO[bytes]]]:
     """The files of a folder or a zip file by name, each open while it is used."""
     if path.is_dir():
         for file in sorted(path.rglob("*.json")):
-            with file.open("rb") as stream:
+            with plain_file(file).open("rb") as stream:
                 yield file, stream
         return
     with zipfile.ZipFile(path) as archive:

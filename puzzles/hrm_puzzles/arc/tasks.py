@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from hrm_host.reading import is_object, is_printable, object_of, text_of
+from hrm_host.reading import is_list, is_object, is_printable, object_of, text_of
 from hrm_puzzles.arc.notation import grid_of
 from hrm_puzzles.arc.variants import Pair
 from hrm_puzzles.data.datasets import DatasetError
@@ -162,6 +162,8 @@ def _task(
     try:
         parts = cast("dict[str, list[dict[str, object]]]", values)
         demonstrations = tuple(map(pair_of, parts["train"]))
+        if not is_list(answers or []):
+            raise TypeError(f"its test answers are a {type(answers).__name__}, not a list")
         pairs: list[Pair] = []
         for pair, answer in itertools.zip_longest(parts["test"], answers or ()):
             answered = {"output": answer, **pair}

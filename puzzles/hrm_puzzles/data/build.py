@@ -4,8 +4,6 @@ Splits do not share puzzles. A data set is written completely or not at all. Exp
 files of any form that `reading` knows. Shapes: N examples, T tokens.
 """
 
-import hashlib
-import json
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,7 +30,6 @@ from hrm_puzzles.puzzle import BoolArray, IntpArray, Puzzle
 # Training and test puzzles. The mazes are those of the published Maze-Hard.
 USUAL_COUNTS = {"maze": (1000, 1000), "logistics": (960, 400)}
 OTHER_COUNTS = (1000, 200)
-CHUNKS = "chunks"  # in the name of a folder that a stopped build left
 FORM = 'write {"puzzle": ..., "solution": ...} in each line, or a form of docs/notations.md'
 
 
@@ -79,7 +76,7 @@ def build(
     sources.difficulties_of(puzzle, recipe.difficulty)  # raises for an unknown one
     rows = _file_rows(recipe, puzzle, skip_bad=skip_bad, say=say)
     require_free(out)
-    chunks = _chunk_folder(recipe, out)
+    chunks = datasets.stopped_build(out, asdict(recipe))
     for split, count in (("train", recipe.num_train), ("test", recipe.num_test)):
         made = sources.generated(
             puzzle,
@@ -100,13 +97,6 @@ def build(
     built = write_data_set(puzzle, values, rows, out)
     shutil.rmtree(chunks, ignore_errors=True)
     return built
-
-
-def _chunk_folder(recipe: DataRecipe, out: Path) -> Path:
-    """The folder of the generated chunks. The same recipe finds it again."""
-    contents = json.dumps(asdict(recipe), default=str)
-    digest = hashlib.sha256(contents.encode()).hexdigest()
-    return out.with_name(f".{out.name}.{CHUNKS}-{digest[:12]}")
 
 
 def _file_rows(recipe: DataRecipe, puzzle: Puzzle, *, skip_bad: bool, say: Say) -> Rows:

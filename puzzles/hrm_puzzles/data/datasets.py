@@ -29,13 +29,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hrm_host.atomic import write_array
-from hrm_host.reading import are_strings, is_list, is_object, json_from, object_of, text_of
+from hrm_host.reading import (
+    are_strings,
+    is_list,
+    is_object,
+    json_from,
+    object_of,
+    plain_file,
+    text_of,
+)
 from hrm_puzzles.puzzle import BLANK_IDENTIFIER, Int32Array, Int64Array, IntArray, Puzzle
 
 IGNORE = -100  # the label that the loss skips
 RECIPE = "recipe.json"
 IDENTIFIERS = "identifiers.json"
 SPLITS = ("train", "test")
+OF_DESKTOPS = (".", "desktop.ini", "Thumbs.db")  # beginnings of names
+CHUNKS = "chunks"  # in the name of a folder that a stopped build left
 NUMBERS = ("pad_id", "ignore_label_id", "vocab_size", "seq_len", "num_puzzle_identifiers")
 """Whole numbers of dataset.json; ignore_label_id may be null."""
 
@@ -84,11 +94,12 @@ class DatasetMeta:
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """One split, memory-mapped: arrays are read from disk when they are used.
+    """One split in `directory`, memory-mapped: arrays are read from disk when they are used.
 
     `puzzle_offsets` and `group_offsets` hold the start of each puzzle and group, and the end.
     """
 
+    directory: Path
     meta: DatasetMeta
     inputs_NT: IntArray
     labels_NT: IntArray
@@ -101,24 +112,28 @@ class Split:
         return len(self.inputs_NT)
 
     def inputs(self, indices: IntArray | slice) -> Int32Array:
-        return self._tokens("inputs", self.inputs_NT[indices])
+        return self._tokens("inputs", self.inputs_NT[indices], indices)
 
     def labels(self, indices: IntArray | slice) -> Int32Array:
         """Labels, with IGNORE for positions that the loss skips."""
         labels_BT = self.labels_NT[indices]
         ignored = self.meta.ignore_label_id
         is_ignored_BT = labels_BT == (IGNORE if ignored is None else ignored)
-        tokens_BT = self._tokens("labels", np.where(is_ignored_BT, 0, labels_BT))
+        tokens_BT = self._tokens("labels", np.where(is_ignored_BT, 0, labels_BT), indices)
         return np.where(is_ignored_BT, IGNORE, tokens_BT)
 
-    def _tokens(self, name: str, values_BT: IntArray) -> Int32Array:
+    def _tokens(self, name: str, values_BT: IntArray, indices: IntArray | slice) -> Int32Array:
         """Values as tokens; raises DatasetError for one outside the vocabulary."""
         num_tokens = self.meta.vocab_size
-        outside = values_BT[(values_BT < 0) | (values_BT >= num_tokens)]
-        if outside.size:
+        is_outside_BT = (values_BT < 0) | (values_BT >= num_tokens)
+        if is_outside_BT.any():
+            rows_N1 = np.arange(len(self))[:, None]
+            rows_BT = np.broadcast_to(rows_N1, self.inputs_NT.shape)[indices]
+            file = _file_of(self.directory, self.meta.sets[0], name)
             raise DatasetError(
-                f"the {name} of a data set hold {outside[0]}, but its vocabulary has the tokens "
-                f"0 to {num_tokens - 1}; find the rows with hrm-data inspect."
+                f"{file} holds {values_BT[is_outside_BT][0]} in the example at index "
+                f"{rows_BT[is_outside_BT][0]}, but the vocabulary of {self.directory} has the "
+                f"tokens 0 to {num_tokens - 1}; build the data set again."
             )
         return values_BT.astype(np.int32)
 
@@ -216,6 +231,12 @@ def write_rows(
         mapped_NT.flush()
 
 
+def stopped_build(out: Path, contents: object) -> Path:
+    """The folder of a build of `out` that may stop; the same contents find it again."""
+    digest = hashlib.sha256(json.dumps(contents, default=str).encode()).hexdigest()
+    return out.with_name(f".{out.name}.{CHUNKS}-{digest[:12]}")
+
+
 def write_identifiers(path: Path, names: Iterable[str] = ()) -> None:
     """Name the puzzle ids from 1 on; id 0 is the blank one.
 
@@ -287,10 +308,11 @@ def open_split(path: Path, split: str) -> Split:
         )
     _require_offsets(directory, "group_indices", groups, len(ids))
     ratings_N = None
-    if (directory / f"{subset}__ratings.npy").exists():
+    if _file_of(directory, subset, "ratings").exists():
         ratings_N = _array(directory, subset, "ratings")
         _require_shape(directory, "ratings", ratings_N, (num_examples,))
     return Split(
+        directory=directory,
         meta=meta,
         inputs_NT=inputs_NT,
         labels_NT=labels_NT,
@@ -347,10 +369,14 @@ def _meta_of(values: Mapping[str, Any]) -> DatasetMeta:
     return meta
 
 
+def _file_of(directory: Path, subset: str, name: str) -> Path:
+    return directory / f"{subset}__{name}.npy"
+
+
 def _array(directory: Path, subset: str, name: str) -> NDArray[Any]:
-    path = directory / f"{subset}__{name}.npy"
+    path = _file_of(directory, subset, name)
     try:
-        array = np.lib.format.open_memmap(path, mode="r")
+        array = np.lib.format.open_memmap(plain_file(path), mode="r")
     except Exception as error:  # a damaged header can make NumPy raise any error
         raise DatasetError(f"cannot read {path} ({error}); build the data set again.") from error
     if array.dtype.kind not in "iu" or array.ndim == 0 or len(array) == 0:
@@ -380,10 +406,13 @@ def _disagreement(directory: Path, problem: str) -> DatasetError:
 
 
 def fingerprint(path: Path) -> str:
-    """sha256 over the names and bytes of all files. It identifies what a run was trained on."""
+    """sha256 over the names and bytes of all files but those that desktops leave behind.
+
+    It identifies what a run was trained on.
+    """
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*")):
-        if not file.is_file():
+        if not file.is_file() or file.name.startswith(OF_DESKTOPS):
             continue
         name = file.relative_to(path).as_posix()
         digest.update(f"{name}\0{file.stat().st_size}\0".encode())

@@ -34,7 +34,7 @@ from hrm_puzzles.reading.text import QUOTES, Line, is_heading, lines_of
 
 Row = list[Span]
 
-BETWEEN = frozenset("|!:+=~,;[](){} \t" + QUOTES + BOX_DRAWING)
+BETWEEN = frozenset("|!/:+=~,;[](){} \t" + QUOTES + BOX_DRAWING)
 BARS = re.compile("[|!:│┃║┆┇┊┋]")
 TOKEN = re.compile(rf"[^\s;,|:={QUOTES}]+")
 SECTION = re.compile(r"\s*\[\s*([A-Za-z]{3,})[^\]]*\]\s*")  # [Puzzle] and [State] of .sdk files

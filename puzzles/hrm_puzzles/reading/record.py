@@ -16,7 +16,7 @@ from hrm_puzzles.reading.text import plain
 QUESTION_KEYS = ("puzzle", "puzzles", "question", "questions", "quiz", "quizzes")
 ANSWER_KEYS = ("solution", "solutions", "answer", "answers")
 # Keys of a question if the object names no stops.
-GRID_KEYS = ("grid", "board", "sudoku", "maze", "city")
+GRID_KEYS = ("grid", "board", "sudoku", "maze", "city", "value")
 STOP_KEYS = ("start", "depot", "task")  # keys of an object that is a question itself
 NAME_KEYS = ("task", "task_id", "id", "name")  # keys with the name of an ARC task
 REQUEST_KEY = "puzzle"  # an object with this key may be a request, whose other fields count
@@ -24,6 +24,7 @@ WRITE_OBJECTS = 'write {"puzzle": ..., "solution": ...} in a list, or one in eac
 COMMENT = re.compile(r"^[ \t]*//.*$", re.MULTILINE)  # between the lines of JSON
 LAST_COMMA = re.compile(r",(?=\s*[\]}])")  # of a list in Python or JavaScript
 BETWEEN_VALUES = re.compile(r"[\s,;)]*")
+SHORTEST = 16  # characters of the smallest board
 MAX_TRIED = 10  # elements of a list, or lines, that are tried as boards
 
 _DECODER = json.JSONDecoder()
@@ -57,7 +58,7 @@ def board_in(notation: object) -> object:
     if isinstance(notation, str):
         notation = value_of(notation)
         if isinstance(notation, str):
-            return notation
+            return notation.replace("\\n", "\n")  # as typed in a shell
     if is_object(notation):
         key = question_key(notation)
         if key is not None and _by_name(notation).keys() <= {key.lower(), *ANSWER_KEYS}:
@@ -227,8 +228,14 @@ def _records_of_object(
 
 
 def _inner_objects(fields: Fields) -> list[Fields]:
-    """The objects with questions under any names, or in the list under the only name."""
+    """The objects with questions under any names, or in the only list or object of `fields`.
+
+    Beside that one may be short values, such as a count.
+    """
     inner = list(fields.values())
+    large = [value for value in inner if len(str(value)) >= SHORTEST]
+    if len(large) == 1:
+        inner = large
     if len(inner) == 1 and is_list(inner[0]):
         inner = inner[0]
     objects: list[Fields] = []
@@ -236,7 +243,7 @@ def _inner_objects(fields: Fields) -> list[Fields]:
         if not is_object(one):
             return []
         if question_key(one) is None and one.keys().isdisjoint(STOP_KEYS):
-            return []
+            return _inner_objects(one) if len(inner) == 1 else []
         objects.append(one)
     return objects
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_host.reading import MAX_FILE_BYTES, lines_of
+from hrm_host.reading import MAX_FILE_BYTES, encoding_of, lines_of, plain_file
 from hrm_puzzles.data.datasets import DatasetError
 from hrm_puzzles.puzzle import Puzzle
 from hrm_puzzles.reading.legend import Lettered
@@ -34,7 +34,7 @@ from hrm_puzzles.reading.record import (
     records_of_text,
 )
 from hrm_puzzles.reading.tables import SEPARATORS, columns_error, table_reader
-from hrm_puzzles.reading.text import ANSWER_HEADING, encoding_of, is_heading, plain
+from hrm_puzzles.reading.text import ANSWER_HEADING, is_heading, plain
 
 MAX_LINE = 1 << 24  # characters; a list of all requests can be one line
 HEAD_LINES = 100  # a puzzle over several lines has fewer
@@ -57,7 +57,7 @@ def records_at(
     path: Path, puzzles: Sequence[Puzzle], columns: str | None = None
 ) -> Iterator[PuzzleRecord]:
     """The puzzles of a file of text or arrays, read lazily. See `records_in`."""
-    with path.open("rb") as stream:
+    with plain_file(path).open("rb") as stream:
         head = stream.read(8)
     if head.startswith((NPY_MAGIC, ZIP_MAGIC)):
         yield from _records_of_arrays(path, puzzles)
@@ -312,7 +312,7 @@ def _arrays_in(path: Path) -> dict[str, Array]:
     with zipfile.ZipFile(path) as archive:
         infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
         if not infos:
-            raise ValueError("the archive holds no .npy file")
+            raise ValueError("the archive holds no .npy file; save a workbook as CSV")
         if sum(info.file_size for info in infos) > MAX_FILE_BYTES:
             raise ValueError(f"its arrays have more than {MAX_FILE_BYTES} bytes")
         for info in infos:

@@ -1,15 +1,13 @@
 """From bytes to plain text: encodings, invisible characters, characters like ASCII, and lines."""
 
-import codecs
 import re
 import unicodedata
 from typing import NamedTuple
 
-UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 INVISIBLE = ("Cf", "Mn", "Me")  # Unicode's categories: they change or join other characters
 LONGEST_WRITTEN = 3  # characters that one stands for, as an ellipsis for three dots
 QUOTES = "\"'`“”‘’"
-HEADING = r"[\s#/;%\[]*({})\b[\s.:#\]]*\d{{0,4}}[\s.:]*"
+HEADING = r"[\s#/;%\[]*({})\b[\s.:#\]]*\d{{0,4}}[\s.:|]*"
 ANY_HEADING = re.compile(
     HEADING.format("(grid|puzzle|sudoku|maze|board|game|solution|answer)s?|no|nr"), re.IGNORECASE
 )
@@ -29,13 +27,6 @@ class Line(NamedTuple):
 
     start: int
     text: str
-
-
-def encoding_of(head: bytes) -> str:
-    """The encoding of a file with these first bytes: UTF-16 if its mark is there, else UTF-8."""
-    if head.startswith(UTF_16_MARKS):
-        return "utf-16"
-    return "utf-8-sig"
 
 
 def plain(text: str) -> str:

@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Callable
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import Any
 
 import pytest
@@ -65,12 +65,33 @@ def test_every_command_is_under_hrm_by_its_own_entry_point():
             assert entry.target == target
 
 
-@pytest.mark.parametrize("name", DESKTOP)
-def test_a_missing_extra_is_named(name: str, run: Run, monkeypatch: pytest.MonkeyPatch):
-    def missing(_: str) -> None:
-        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Let every import of a command's module raise an error."""
 
-    monkeypatch.setattr(commands.importlib, "import_module", missing)
+    def broken(error: BaseException) -> None:
+        def raising(_: str) -> None:
+            raise error
+
+        monkeypatch.setattr(commands.importlib, "import_module", raising)
+        monkeypatch.setattr(metadata, "version", raising)
+
+    return broken
+
+
+def test_an_interruption_or_a_missing_installation_is_no_traceback(
+    run: Run, broken: Callable[[BaseException], None]
+):
+    broken(KeyboardInterrupt())
+    assert run("hrm", "train", "--help") == (130, "", "")
+    broken(metadata.PackageNotFoundError("hrm-edge"))
+    said = "hrm: hrm-edge is not installed: run pip install 'hrm-edge[serve]'.\n"
+    assert run("hrm", "--version") == (3, "", said)
+
+
+@pytest.mark.parametrize("name", DESKTOP)
+def test_a_missing_extra_is_named(name: str, run: Run, broken: Callable[[BaseException], None]):
+    broken(ModuleNotFoundError("No module named 'torch'", name="torch"))
     extra = commands.COMMANDS[name.removeprefix("hrm-")].extra
     said = f"{name}: torch is not installed: run pip install 'hrm-edge[{extra}]'.\n"
     assert run(f"/usr/bin/{name}", "--help", entry=commands.desktop) == (3, "", said)

@@ -96,9 +96,10 @@ def test_key_from_argument_environment_or_file(
         assert len(client.models()) == 1
     without = rejected(main, SUDOKU, "--url", served, status=3)
     assert without.startswith("hrm-solve: this server requires a key")
-    (tmp_path / "key").write_text(f"{USER}\n")
-    known = succeeded(main, SUDOKU, "--url", served, "--key-file", tmp_path / "key")
-    assert known.stdout[:9] == "534678912"
+    for encoding in ("utf-8", "utf-16"):  # the second is PowerShell's
+        (tmp_path / "key").write_text(f"{USER}\n", encoding=encoding)
+        known = succeeded(main, SUDOKU, "--url", served, "--key-file", tmp_path / "key")
+        assert known.stdout[:9] == "534678912"
     (tmp_path / "key").write_text("\n")
     assert "is empty" in rejected(main, SUDOKU, "--key-file", tmp_path / "key")
 

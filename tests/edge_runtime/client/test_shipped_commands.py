@@ -62,12 +62,11 @@ def test_a_precision_that_may_lose_more_than_a_point_is_undecided(name: str):
 
 def test_a_bundle_of_ones_own_is_told_as_far_as_it_says(tmp_path: Path):
     path = write_echo_bundle(tmp_path / "echo.bundle")
-    assert "\n# echo\n" in succeeded(models, path).stdout
+    card = succeeded(models, path).stdout
+    assert "\n# echo\n" in card
+    assert shlex.split(card.splitlines()[-1])[-2:] == ["--bundle", str(path)]
     (listed,) = json_of(models, path)
     assert (listed["name"], listed["board"], listed["solved"]) == ("echo", "4x4", None)
-    told = invoked(models, "--example", path).stdout.splitlines()
-    assert told[0].startswith("# echo: ")
-    assert shlex.split(told[-1])[-2:] == ["--bundle", str(path)]
 
 
 @pytest.mark.parametrize("columns", [80, 100, 160])
@@ -102,13 +101,10 @@ def test_times_are_measured_on_request(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", ["arc-7x7", "arc-15x15"])
-def test_a_model_of_tasks_names_those_that_it_answers_right(name: str):
-    shown = invoked(models, "--example", name).stdout.splitlines()
-    results = about(name)["held_out_tasks"]
-    right = results["right"]
-    assert shown[1] == f"# right tasks ({len(right)}): {', '.join(right[:3])}"
-    _, _, puzzle, *rest = shlex.split(shown[2])
-    assert json.loads(puzzle)["task"] == right[0]
+def test_the_example_of_a_model_of_tasks_is_one_that_it_answers_right(name: str):
+    shown = invoked(models, name).stdout.splitlines()
+    _, _, puzzle, *rest = shlex.split(shown[-1])
+    assert json.loads(puzzle)["task"] == about(name)["held_out_tasks"]["right"][0]
     assert rest == ["--bundle", name, "--attempts", "16"]
 
 
