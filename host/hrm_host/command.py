@@ -233,9 +233,9 @@ class Command(typer.Typer):
             except ModuleNotFoundError as error:
                 end(self._name, CANNOT_BEGIN, missing_package(error, extra))
             except Exception as error:
-                at_limit = remedy_at_limit(error)
-                is_known = isinstance(error, self._errors) or hasattr(error, "exit_status")
-                if not is_known and at_limit is None:
+                is_own = hasattr(error, "exit_status")
+                at_limit = None if is_own else remedy_at_limit(error)
+                if not is_own and not isinstance(error, self._errors) and at_limit is None:
                     raise
                 default = WRONG_USE if isinstance(error, NAMED_WRONGLY) else CANNOT_BEGIN
                 sentence = str(error)
@@ -243,7 +243,7 @@ class Command(typer.Typer):
                     sentence = sentence or "there is too little memory"
                 if isinstance(error, OSError) and error.errno in REMEDIES:
                     sentence += f"; {REMEDIES[error.errno]}"
-                if at_limit is not None and at_limit not in sentence:
+                if at_limit is not None:
                     sentence += f"; {at_limit}"
                 end(self._name, getattr(error, "exit_status", default), sentence)
 

@@ -20,7 +20,7 @@ class BrokenGateError(ValueError):
     ("error", "status", "said"),
     [
         (None, 0, ""),
-        (BrokenGateError("it lost a point"), 1, "hrm-try: it lost a point\n"),
+        (BrokenGateError("bad_alloc: stop it"), 1, "hrm-try: bad_alloc: stop it\n"),
         (ValueError("4 is no 5: give a 5."), 2, "hrm-try: 4 is no 5: give a 5.\n"),
         (FileNotFoundError("no such file: x"), 2, "hrm-try: no such file: x\n"),
         (OSError(28, "No space left"), 3, "hrm-try: [Errno 28] No space left; make room there\n"),
