@@ -47,6 +47,7 @@ app = Command("tensorrt_build")
 FUSED_ATTENTION = re.compile(r"_gemm_mha_v2_0x[0-9a-f]+")
 MEASURE_S = 0.5
 MIN_STEPS = 10
+WRITABLE = "set XDG_CACHE_HOME to a folder that has room and can be written"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +129,8 @@ def _built_here(
         key = EngineKey.of(bundle, machine, precision=precision, num_slots=num_slots)
         return _built(bundle, key, options)
     except (ValueError, OSError, EngineLostError) as error:
+        if isinstance(error, OSError):
+            error = TensorRTError(str(error), "machine", WRITABLE)
         if options.as_json:
             cause = error.cause if isinstance(error, TensorRTError) else "unknown"
             _print_line({"failed": str(error), "cause": cause})

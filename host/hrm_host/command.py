@@ -22,6 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hrm_host.reading import printable
+from hrm_host.system import remedy_at_limit
 
 T = TypeVar("T")
 Groups = Mapping[str, str]
@@ -232,15 +233,18 @@ class Command(typer.Typer):
             except ModuleNotFoundError as error:
                 end(self._name, CANNOT_BEGIN, missing_package(error, extra))
             except Exception as error:
-                if not isinstance(error, self._errors) and not hasattr(error, "exit_status"):
+                is_own = hasattr(error, "exit_status")
+                at_limit = None if is_own else remedy_at_limit(error)
+                if not is_own and not isinstance(error, self._errors) and at_limit is None:
                     raise
                 default = WRONG_USE if isinstance(error, NAMED_WRONGLY) else CANNOT_BEGIN
                 sentence = str(error)
                 if isinstance(error, MemoryError):
                     sentence = sentence or "there is too little memory"
-                    sentence += "; raise its limit (ulimit -v, or the container's)"
                 if isinstance(error, OSError) and error.errno in REMEDIES:
                     sentence += f"; {REMEDIES[error.errno]}"
+                if at_limit is not None:
+                    sentence += f"; {at_limit}"
                 end(self._name, getattr(error, "exit_status", default), sentence)
 
         return guarded

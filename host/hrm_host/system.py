@@ -13,6 +13,18 @@ import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+MEMORY = "raise its limit (ulimit -v, or the container's)"
+TASKS = "raise its limit of processes and threads (ulimit -u, TasksMax, --pids-limit)"
+REMEDIES_AT_LIMITS = {
+    "Too many open files": "raise its limit of open files (ulimit -n)",
+    "Resource temporarily unavailable": TASKS,
+    "start new thread": TASKS,
+    "MemoryError": MEMORY,
+    "allocate memory": MEMORY,
+    "bad_alloc": MEMORY,
+}
+"""By names and words of errors that the system's limits cause."""
+
 if sys.platform == "win32":
     import msvcrt
 
@@ -127,6 +139,15 @@ else:
         if not is_own:
             os.fchown(handle, like.st_uid, like.st_gid)
         os.fchmod(handle, stat.S_IMODE(like.st_mode))
+
+
+def remedy_at_limit(error: Exception) -> str | None:
+    """The remedy if a limit of the system caused an error; None for other errors."""
+    named = f"{type(error).__name__}: {error}"
+    for words, remedy in REMEDIES_AT_LIMITS.items():
+        if words in named:
+            return remedy
+    return None
 
 
 def sync(path: Path) -> None:

@@ -152,6 +152,13 @@ def test_an_image_installs_an_extra_in_pinned_versions(name: str):
     assert all(f"\n{package}==" in pins for package in beside)
 
 
+DO_NOT_SERVE = {
+    "anyio": "4.4.0",  # makes a limiter only inside a loop
+    "starlette": "0.52.1",  # fails at a NUL in a path and at two ranges
+    "httpx": "1.0.dev6",  # another API
+}
+
+
 @pytest.mark.parametrize(("python", "cuda"), [("3.10", "12.9.5"), ("3.12", "13.5.0")])
 def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: str):
     tomllib = pytest.importorskip("tomllib")
@@ -168,7 +175,9 @@ def test_a_jetson_installs_pinned_versions_of_its_own_cuda(python: str, cuda: st
     extras = project["optional-dependencies"]
     wanted = requirements_on(board, extras["jetson"])
     compiled = requirements_on(board, extras["pycuda"])
-    assert wanted.keys() - compiled.keys() == {"cuda-bindings"}
+    assert dict(wanted.items() - compiled.items()).keys() == {"cuda-bindings"}
+    for name, version in DO_NOT_SERVE.items():
+        assert not wanted[name].contains(version, prereleases=True), name
     for name, specifier in (*wanted.items(), *compiled.items()):
         pinned = pins[name] & specifier
         assert "==" in {one.operator for one in pinned}, name

@@ -20,7 +20,7 @@ class BrokenGateError(ValueError):
     ("error", "status", "said"),
     [
         (None, 0, ""),
-        (BrokenGateError("it lost a point"), 1, "hrm-try: it lost a point\n"),
+        (BrokenGateError("bad_alloc: stop it"), 1, "hrm-try: bad_alloc: stop it\n"),
         (ValueError("4 is no 5: give a 5."), 2, "hrm-try: 4 is no 5: give a 5.\n"),
         (FileNotFoundError("no such file: x"), 2, "hrm-try: no such file: x\n"),
         (OSError(28, "No space left"), 3, "hrm-try: [Errno 28] No space left; make room there\n"),
@@ -36,6 +36,12 @@ class BrokenGateError(ValueError):
             3,
             "hrm-try: there is too little memory; "
             "raise its limit (ulimit -v, or the container's)\n",
+        ),
+        (
+            RuntimeError("can't start new thread"),
+            3,
+            "hrm-try: can't start new thread; raise its limit of processes and threads "
+            "(ulimit -u, TasksMax, --pids-limit)\n",
         ),
         (ImportError("libgomp.so.1: cannot open"), 3, "hrm-try: libgomp.so.1: cannot open\n"),
         (KeyboardInterrupt(), 130, "hrm-try: stopped\n"),

@@ -247,7 +247,7 @@ def check_start() -> None:
 
     problem = _problem_of(TENSORRT_TRIAL)
     if problem is not None:
-        raise TensorRTError(f"TensorRT does not start here ({problem.rstrip('.')})", "CUDA")
+        raise TensorRTError(f"TensorRT does not start here ({problem.rstrip('.')})", "machine")
 
 
 def _problem_of(trial: str, *arguments: str) -> str | None:

@@ -33,6 +33,7 @@ from hrm_edge_runtime.engines.engine import (
     Shape,
     StepOutput,
 )
+from hrm_host import system
 from hrm_host.machine import num_cores
 from hrm_host.reading import counted
 
@@ -253,6 +254,9 @@ def open_session(path: Path, provider: Provider, num_threads: int | None) -> ort
         session = ort.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # ONNX Runtime's errors lack a common class of their own
         reason = " ".join(str(error).split())
+        remedy = system.remedy_at_limit(error)
+        if remedy is not None:
+            raise EngineUnavailableError(f"{path} does not open ({reason}): {remedy}.") from error
         raise BundleError(
             f"{path} does not load as an ONNX graph ({reason}): export the bundle again."
         ) from error

@@ -33,8 +33,13 @@ def process_main(
 ) -> None:
     """Run the engine process; it ends with its parent, even if native code or a driver hangs."""
     system.ignore_interrupts()
-    logs.configure(log)
-    end_with_parent()
+    try:
+        logs.configure(log)
+        end_with_parent()
+    except RuntimeError as error:  # the machine cannot start another thread
+        remedy = system.remedy_at_limit(error)
+        connection.send(messages.Failed(message=f"{error}; {remedy}"))
+        return
     run(make_lanes, connection)
 
 

@@ -52,6 +52,7 @@ class SpawnedEngine:
 
     def kill(self) -> None:
         self._process.kill()
+        atexit.unregister(self.kill)
 
     def join(self, timeout_s: float) -> int | None:
         """Its status, negative for a signal; None if it still runs after `timeout_s`."""
@@ -208,6 +209,10 @@ class EngineProcess:
             return
         if isinstance(error, ValueError) and not self._was_ready:
             self.refusal = str(error)
+            return
+        remedy = system.remedy_at_limit(error)
+        if remedy is not None:
+            _log.error("%s; %s", self.last_error, remedy)
         else:
             _log.exception("the engine could not be started")
 
@@ -220,7 +225,11 @@ class EngineProcess:
         self._handle = handle
         if self._closing.is_set():
             handle.kill()
-        self._link = EngineLink(handle, on_message=self._on_message, on_lost=lost.set)
+        try:
+            self._link = EngineLink(handle, on_message=self._on_message, on_lost=lost.set)
+        except RuntimeError:  # without threads nobody would hear this engine
+            handle.kill()
+            raise
         self._hang = asyncio.create_task(self._give_up_start())
         await lost.wait()
         self._hang.cancel()

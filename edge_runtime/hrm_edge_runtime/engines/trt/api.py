@@ -48,21 +48,20 @@ _log = logging.getLogger("hrm_edge_runtime.tensorrt")
 def version() -> str:
     """TensorRT's version; raises EngineUnavailableError if it is missing or out of range."""
     if importlib.util.find_spec("tensorrt") is None:
-        raise EngineUnavailableError(f"TensorRT is not installed for this Python: {INSTALL}.")
+        raise TensorRTError("TensorRT is not installed for this Python", "machine", INSTALL)
     try:
         import tensorrt as trt
     except Exception as error:  # a library of another version can raise any error
-        raise EngineUnavailableError(f"TensorRT does not load ({error}): {LIBRARIES}.") from error
+        raise TensorRTError(f"TensorRT does not load ({error})", "machine", LIBRARIES) from error
 
     numbers = re.match(r"(\d+)\.(\d+)", getattr(trt, "__version__", ""))
     if numbers is None:
-        raise EngineUnavailableError(f"{trt} is not NVIDIA's: move it away, and {INSTALL}.")
+        raise TensorRTError(f"{trt} is not NVIDIA's", "machine", f"move it away, and {INSTALL}")
     release = (int(numbers[1]), int(numbers[2]))
     if release < OLDEST or release[0] > NEWEST_MAJOR:
         known = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST_MAJOR}"
-        raise EngineUnavailableError(
-            f"TensorRT {trt.__version__} is not supported (only {known}): {INSTALL}."
-        )
+        problem = f"TensorRT {trt.__version__} is not supported (only {known})"
+        raise TensorRTError(problem, "machine", INSTALL)
     return trt.__version__
 
 
@@ -119,7 +118,7 @@ def _started(factory: Callable[[tensorrt.ILogger], _Made], logger: Any) -> _Made
     try:
         return factory(logger)
     except TypeError as error:  # pybind11 raises it when TensorRT returns a null pointer
-        raise _failure("does not start here", logger.last_error, "CUDA") from error
+        raise _failure("does not start here", logger.last_error, "machine") from error
 
 
 def _failure(problem: str, words: str, cause: Cause) -> TensorRTError:
@@ -181,8 +180,9 @@ def plan_from_onnx(
         raise _rejection(f"cannot build {graph}", logger.last_error)
     if timing_cache is not None:
         timed = config.get_timing_cache()
-        if timed is not None:
-            atomic.write_bytes(timing_cache, bytes(timed.serialize()))
+        times = None if timed is None else timed.serialize()
+        if times is not None:
+            atomic.write_bytes(timing_cache, bytes(times))
     return bytes(plan)
 
 
@@ -348,4 +348,4 @@ def layer_names(engine: tensorrt.ICudaEngine) -> str:
     import tensorrt as trt
 
     inspector = _made("an inspector", engine.create_engine_inspector())
-    return inspector.get_engine_information(trt.LayerInformationFormat.JSON)
+    return inspector.get_engine_information(trt.LayerInformationFormat.JSON) or ""

@@ -37,7 +37,9 @@ from hrm_edge_runtime.engines.trt.engine import is_small
 
 WORTH_A_TRY = ("fp16", "int8", "fp32")  # fp16 first, as the fallback if int8 loses
 MESSAGES = (b'{"building"', b'{"chosen"', b'{"failed"')  # libraries may print lines of their own
-HOPELESS = ("memory", "wrong GPU", "CUDA", "stopped")
+OF_THE_MACHINE = ("wrong GPU", "machine", "stopped")
+"""Causes that end the builds of all precisions."""
+HOPELESS = ("memory", *OF_THE_MACHINE)
 """Causes that end the build of fp32 too, which needs more memory than the others."""
 CHUNK_BYTES = 4096
 TAIL_CHARACTERS = 500  # how much of a child's standard error is kept; enough for its last line
@@ -140,6 +142,9 @@ class Build:
         return built
 
     def _try(self, precision: str, built: list[Built], failed: dict[str, TensorRTError]) -> None:
+        """Build a precision, unless another failed and it would fail too."""
+        if any(error.cause in OF_THE_MACHINE for error in failed.values()):
+            return
         try:
             built.append(self._engine(precision))
         except TensorRTError as error:

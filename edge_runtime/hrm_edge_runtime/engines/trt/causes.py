@@ -11,7 +11,7 @@ from typing import Literal
 
 from hrm_edge_runtime.engines.engine import EngineUnavailableError
 
-Cause = Literal["memory", "wrong GPU", "rejected", "CUDA", "stopped", "unknown"]
+Cause = Literal["memory", "wrong GPU", "rejected", "machine", "stopped", "unknown"]
 KILLED = 9
 SIGNALS = {
     4: "an instruction that this processor lacks",
@@ -28,7 +28,7 @@ MARKS: Mapping[Cause, str] = {
     r"(insufficient|not enough) memory|cudaErrorMemoryAllocation|needs? more memory",
     "wrong GPU": r"SM \d+ is not supported|target GPU|not compatible with|no kernel image|"
     r"NO_BINARY_FOR_GPU|compute capability [\d.]+ is not supported|unsupported (GPU|SM)",
-    "CUDA": r"CUDA[ _](initialization|driver|error|runtime|failure)|cuInit|cudaError|"
+    "machine": r"CUDA[ _](initialization|driver|error|runtime|failure)|cuInit|cudaError|"
     r"no CUDA-capable device|driver version is insufficient|"
     r"illegal memory access|launch failure",
 }
@@ -39,8 +39,8 @@ REMEDIES: Mapping[Cause, str] = {
     "wrong GPU": "use the TensorRT of this JetPack (apt-cache policy python3-libnvinfer), without "
     "one from pip before it, or choose --engine cpu",
     "rejected": "export the bundle again, or choose --engine tensorrt:fp32 or cpu",
-    "CUDA": "restart the board, update its driver, or choose --engine cpu; `hrm-doctor --device` "
-    "tests the driver",
+    "machine": "restart the board, update its driver, or choose --engine cpu; "
+    "`hrm-doctor --device` tests the driver",
     "stopped": "start it again",
     "unknown": "try it again, or choose --engine cpu; `hrm-doctor --device` tests the driver",
 }

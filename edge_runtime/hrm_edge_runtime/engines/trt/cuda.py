@@ -192,4 +192,4 @@ def _started(call: Callable[[], Any]) -> Any:
         problem = f"CUDA does not start here ({error})"
         if cause_of(problem) == "memory":
             raise TensorRTError(problem, "memory") from error
-        raise TensorRTError(problem, "CUDA", INSTALL) from error
+        raise TensorRTError(problem, "machine", INSTALL) from error

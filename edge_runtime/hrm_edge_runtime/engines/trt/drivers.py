@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from hrm_edge_runtime.engines.engine import EngineUnavailableError
+from hrm_edge_runtime.engines.trt.causes import TensorRTError
 
 INSTALL = "install hrm-edge[jetson], use --runtime nvidia in a container, or choose --engine cpu"
 THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads may call CUDA meanwhile
@@ -55,9 +55,10 @@ def driver_here() -> Driver:
             continue
         try:
             return driver()
-        except ImportError as error:
-            raise EngineUnavailableError(f"{module} does not load ({error}): {INSTALL}.") from error
-    raise EngineUnavailableError(f"neither cuda-bindings nor PyCUDA is installed: {INSTALL}.")
+        except Exception as error:  # built for another NumPy it can raise any error
+            problem = f"{module} does not load ({error})"
+            raise TensorRTError(problem, "machine", INSTALL) from error
+    raise TensorRTError("neither cuda-bindings nor PyCUDA is installed", "machine", INSTALL)
 
 
 class BindingsDriver:

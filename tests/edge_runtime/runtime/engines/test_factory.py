@@ -87,6 +87,17 @@ def test_a_graph_that_is_not_a_step_graph_is_rejected(
         OnnxEngine(tmp_path / "step.onnx", num_slots=1)
 
 
+def test_a_limit_of_the_machine_is_no_fault_of_the_bundle(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("Failed to allocate memory for requested buffer of size 1024")
+
+    monkeypatch.setattr("onnxruntime.InferenceSession", fail)
+    with pytest.raises(EngineUnavailableError, match="raise its limit"):
+        engine_for(bundle, engine="cpu", num_slots=1)
+
+
 def test_without_tensorrt_or_a_driver_the_remedy_is_named(tiny_bundle: Path):
     bundle = Bundle.open(tiny_bundle)
     with pytest.raises(EngineUnavailableError, match="TensorRT is not installed for this Python"):

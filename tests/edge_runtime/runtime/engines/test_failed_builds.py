@@ -12,7 +12,7 @@ import onnx
 import pytest
 from cli_tools import invoked, succeeded
 from click.testing import Result
-from stand_ins import BUILD_COMMAND, SetUp, with_precisions
+from stand_ins import BUILD_COMMAND, STAND_IN_ONLY, SetUp, with_precisions
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.engines import factory
@@ -67,6 +67,12 @@ def test_failing_tensorrt_is_retried(bundle: Bundle, device: SetUp, fault: str, 
 def test_none_for_an_object_is_one_sentence(bundle: Bundle, device: SetUp, function: str):
     device(FAKE_TENSORRT_FAILS=function)
     failed(bundle)
+
+
+@pytest.mark.parametrize("function", ["get_timing_cache", "serialize", "get_engine_information"])
+def test_an_engine_does_not_need_what_only_informs(bundle: Bundle, device: SetUp, function: str):
+    device(FAKE_TENSORRT_FAILS=function)
+    build(bundle)
 
 
 @pytest.fixture
@@ -142,9 +148,9 @@ def kill_once_building(build: Build) -> None:
         ("Error Code 10: no implementation", -11, "unknown"),
         ("cuDevicePrimaryCtxRetain gives CUDA_ERROR_OUT_OF_MEMORY", 1, "memory"),
         ("cuModuleLoadData gives CUDA_ERROR_NO_BINARY_FOR_GPU", 1, "wrong GPU"),
-        ("cuCtxSynchronize gives CUDA_ERROR_LAUNCH_TIMEOUT", 1, "CUDA"),
-        ("CUDA initialization failure with error: 35", 1, "CUDA"),
-        ("cudaErrorLaunchFailure: unspecified launch failure", -6, "CUDA"),
+        ("cuCtxSynchronize gives CUDA_ERROR_LAUNCH_TIMEOUT", 1, "machine"),
+        ("CUDA initialization failure with error: 35", 1, "machine"),
+        ("cudaErrorLaunchFailure: unspecified launch failure", -6, "machine"),
         ("timing a kernel", -15, "stopped"),
         ("", -2, "stopped"),
         ("", -11, "unknown"),
@@ -172,6 +178,29 @@ def test_the_cause_of_a_failure_decides_about_fp32_whatever_its_words(
     with pytest.raises(EngineUnavailableError) as refused:
         build.engines()
     assert ("fp32: out of" in str(refused.value)) == (cause in ("rejected", "unknown"))
+    is_of_the_graph = cause in ("rejected", "unknown", "memory")
+    assert ("int8: out of" in str(refused.value)) == is_of_the_graph
+
+
+OLD = {"FAKE_TENSORRT_VERSION": "8.6.1"}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        pytest.param(OLD, "(fp16: TensorRT 8.6.1 is not supported", marks=STAND_IN_ONLY),
+        ({"XDG_CACHE_HOME": "/dev/null"}, "set XDG_CACHE_HOME"),
+    ],
+)
+def test_a_fault_of_the_machine_is_reported_once(
+    two_precisions: Bundle, device: SetUp, settings: dict[str, str], error: str
+):
+    device(**settings)
+    with pytest.raises(EngineUnavailableError) as refused:
+        prepared(two_precisions)
+    assert error in str(refused.value)
+    assert "int8" not in str(refused.value)
 
 
 def test_too_little_memory_is_the_cause_of_a_build_that_does_not_begin(

@@ -38,7 +38,13 @@ from hrm_edge_runtime.engines.trt.api import ShapeRange
 from hrm_edge_runtime.engines.trt.cache import Built, EngineKey
 from hrm_edge_runtime.engines.trt.causes import TensorRTError
 from hrm_edge_runtime.engines.trt.cuda import Gpu
-from hrm_edge_runtime.engines.trt.drivers import BindingsDriver, CudaError, Driver, PycudaDriver
+from hrm_edge_runtime.engines.trt.drivers import (
+    BindingsDriver,
+    CudaError,
+    Driver,
+    PycudaDriver,
+    driver_here,
+)
 from hrm_edge_runtime.engines.trt.engine import TensorRTEngine
 from hrm_host import memory
 from hrm_host.progress import Stages
@@ -276,7 +282,8 @@ def test_a_dead_driver_is_one_sentence(device: SetUp, call: str, driver: MakeDri
     assert gpu_state().depth == 0
 
 
-STATUSES = {2: "memory", 100: "CUDA", 803: "CUDA"}  # cuda-bindings of 2023 have no name for 803
+# cuda-bindings of 2023 have no name for 803
+STATUSES = {2: "memory", 100: "machine", 803: "machine"}
 
 
 @pytest.mark.parametrize("status", STATUSES)
@@ -315,6 +322,15 @@ def test_unloadable_tensorrt_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "tensorrt.py").write_text("# a trial of somebody, in a folder of PYTHONPATH")
     with pytest.raises(EngineUnavailableError, match=r"tensorrt.*is not NVIDIA's: move it away"):
         api.version()
+
+
+def test_unloadable_cuda_bindings_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "pycuda").mkdir()
+    (tmp_path / "pycuda/driver.py").write_text("raise ValueError('numpy.dtype size changed')")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    named = r"pycuda does not load \(numpy.dtype size changed\): install hrm-edge\[jetson\]"
+    with pytest.raises(EngineUnavailableError, match=named):
+        driver_here()
 
 
 def test_an_engine_not_built_is_refused_with_the_command_that_builds_it(bundle: Bundle):

@@ -110,6 +110,21 @@ async def test_a_change_of_lanes_does_not_wait_for_an_engine_that_hangs_though_n
             await asyncio.wait_for(client.lane_manager.load(LaneKey("a"), QUICK, beside=True), 60)
 
 
+async def test_a_start_at_a_limit_is_one_line_and_leaves_no_engine(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    engine = Deaf()
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(process, "EngineLink", fail)
+    async with EngineClient(lambda: engine, {}, stall_s=9.0):
+        await until(lambda: "can't start new thread; raise its limit of processes" in caplog.text)
+        await until(lambda: engine.join(0.0) == 0)
+    assert "Traceback" not in caplog.text
+
+
 def test_a_long_start_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
     monkeypatch.setattr(process, "START_S", 1.0)
     said = "the engine has been opening its models for"
