@@ -6,6 +6,7 @@ Tests remove what Windows lacks (tests/test_windows.py). Not run on Windows.
 import contextlib
 import errno
 import os
+import re
 import signal
 import stat
 import sys
@@ -13,17 +14,13 @@ import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-MEMORY = "raise its limit (ulimit -v, or the container's)"
-TASKS = "raise its limit of processes and threads (ulimit -u, TasksMax, --pids-limit)"
 REMEDIES_AT_LIMITS = {
     "Too many open files": "raise its limit of open files (ulimit -n)",
-    "Resource temporarily unavailable": TASKS,
-    "start new thread": TASKS,
-    "MemoryError": MEMORY,
-    "allocate memory": MEMORY,
-    "bad_alloc": MEMORY,
+    "Resource temporarily unavailable|start new thread": "raise its limit of processes and "
+    "threads (ulimit -u, TasksMax, --pids-limit)",
+    "MemoryError|allocate memory|bad_alloc": "raise its limit (ulimit -v, or the container's)",
 }
-"""By names and words of errors that the system's limits cause."""
+"""By patterns of errors that the system's limits cause."""
 
 if sys.platform == "win32":
     import msvcrt
@@ -144,8 +141,8 @@ else:
 def remedy_at_limit(error: Exception) -> str | None:
     """The remedy if a limit of the system caused an error; None for other errors."""
     named = f"{type(error).__name__}: {error}"
-    for words, remedy in REMEDIES_AT_LIMITS.items():
-        if words in named:
+    for pattern, remedy in REMEDIES_AT_LIMITS.items():
+        if re.search(pattern, named):
             return remedy
     return None
 
