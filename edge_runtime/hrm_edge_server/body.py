@@ -62,7 +62,11 @@ class ClientBytes(h11.Connection):
                 if not event.target.startswith(b"/"):
                     event = in_origin_form(event)
             elif isinstance(event, h11.Data):
-                self._check_piece(len(event.data))
+                self._num_pieces += 1
+                self.body_bytes += len(event.data)
+                least_bytes = LEAST_PIECE * self._num_pieces
+                if self._num_pieces > MANY_PIECES and self.body_bytes < least_bytes:
+                    raise h11.RemoteProtocolError("a body in crumbs")
         except h11.RemoteProtocolError as error:
             self.fault = error
             raise
@@ -91,12 +95,6 @@ class ClientBytes(h11.Connection):
         is_known = request.method in METHODS and request.http_version in (b"1.0", b"1.1")
         if has_two_lengths or not is_known:
             raise h11.RemoteProtocolError("two lengths, or an unknown method or version")
-
-    def _check_piece(self, size: int) -> None:
-        self._num_pieces += 1
-        self.body_bytes += size
-        if self._num_pieces > MANY_PIECES and self.body_bytes < LEAST_PIECE * self._num_pieces:
-            raise h11.RemoteProtocolError("a body in crumbs")
 
 
 def in_origin_form(request: h11.Request) -> h11.Request:
