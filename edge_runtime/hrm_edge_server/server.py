@@ -300,7 +300,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 async def _no_thread(_: Request, error: Exception) -> Response:
     """Reject a request with 503 if the machine cannot start another thread for it."""
-    if system.remedy_at_limit(error) is None:
+    if "start new thread" not in str(error):
         raise error
     return response_to(out_of_threads())
 

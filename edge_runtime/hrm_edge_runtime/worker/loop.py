@@ -38,6 +38,8 @@ def process_main(
         end_with_parent()
     except RuntimeError as error:  # the machine cannot start another thread
         remedy = system.remedy_at_limit(error)
+        if remedy is None:
+            raise
         connection.send(messages.Failed(message=f"{error}; {remedy}"))
         return
     run(make_lanes, connection)

@@ -193,6 +193,16 @@ async def test_requests_are_rejected_without_threads(monkeypatch: pytest.MonkeyP
         assert answer.status_code == 200
 
 
+async def test_a_lack_of_memory_is_no_lack_of_threads(monkeypatch: pytest.MonkeyPatch):
+    def fail(_: object) -> None:
+        raise RuntimeError("Failed to allocate memory")
+
+    monkeypatch.setattr("hrm_edge_server.pages.fresh_puzzle", fail)
+    async with client_of(app_over(QUICK)) as http:
+        with pytest.raises(RuntimeError, match="allocate"):  # the server answers 500 and logs it
+            await http.get("/puzzle?kind=sudoku-4x4")
+
+
 def test_a_clock_that_jumps_changes_nothing_because_none_is_asked():
     """Only logs use the time of day; waits, ages and deadlines are monotonic."""
     asks = re.compile(
