@@ -37,7 +37,10 @@ def train(options: TrainOptions) -> None:
         from hrm_train.distributed import joined
 
         with joined():
-            session.train(options)
+            if options.dry_run:
+                session.show_dry_run(options, Console())
+            else:
+                session.train(options)
 
 
 @main.command(epilog="Example: hrm-train status runs/sudoku --json")

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from hrm_host.progress import duration
 from hrm_model.hrm import HRM
-from hrm_puzzles.data.datasets import IGNORE
+from hrm_puzzles.data.datasets import IGNORE, Batch, Int32Array, Split
 from hrm_puzzles.puzzle import RIGHT, Puzzle, Voting
 from hrm_train import distributed, recipe, window
-from hrm_train.batches import Batch, Int32Array, SplitSource
 
 _Figures = dict[str, NDArray[Any]]
 Kind = Literal["fast", "whole"]
@@ -217,7 +216,7 @@ class HeldOut(NamedTuple):
     identifiers: tuple[str, ...] = ()  # names of the puzzle ids if variants of a task vote
 
 
-def held_out(source: SplitSource, most: int, seed: int) -> HeldOut:
+def held_out(source: Split, most: int, seed: int) -> HeldOut:
     """Draws at most `most` puzzles as the whole set, and a tenth of them (at least LEAST_FAST)."""
     num_whole = min(most, len(source))
     num_fast = max(LEAST_FAST, num_whole // 10)

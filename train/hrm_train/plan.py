@@ -23,13 +23,13 @@ from hrm_puzzles.data import datasets
 from hrm_puzzles.data.build import usual_counts
 from hrm_puzzles.data.for_training import build_if_absent
 from hrm_puzzles.puzzle import Puzzle
-from hrm_train import batches, checkpoints, distributed, status
+from hrm_train import checkpoints, distributed
 from hrm_train.distributed import say
 from hrm_train.hardware import Hardware, hardware_from_name, threads_for, usable_cores
 from hrm_train.optim import require_lion
 from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.recipe import Recipe, Values, config_for, in_samples, recipe_for, with_texts
-from hrm_train.run_plan import RunPlan, read_plan
+from hrm_train.run_plan import SETTINGS, RunPlan, read_plan
 from hrm_train.tuning import filled
 
 Changes = dict[str, list[Any]]  # old and new value by name
@@ -87,12 +87,12 @@ def _was_restarted(run: Path) -> bool:
     """
     num_restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     has_failed = distributed.ranks().any(num_restarts > 0)
-    return has_failed and (run / status.SETTINGS).exists()
+    return has_failed and (run / SETTINGS).exists()
 
 
 def _new(options: PlanOptions) -> RunPlan:
     run = options.run_path
-    if (run / status.SETTINGS).exists():
+    if (run / SETTINGS).exists():
         raise ValueError(
             f"{run} already holds a run; add --resume to continue it or choose another --run"
         )
@@ -226,7 +226,7 @@ def samples_a_pass(data: Path, puzzle: Puzzle, examples: Values) -> int:
     If the data set is absent, counts what will be built.
     """
     if data.exists():
-        return batches.open_source(data, "train", puzzle).num_groups
+        return datasets.open_split(data, "train", puzzle).num_groups
     count = examples.get("csv_sample") or examples.get("num_train")
     if count:
         return count
