@@ -27,7 +27,7 @@ INPUTS_NT = np.where(np.arange(16) % 4 == np.arange(4)[:, None], 1, LABELS_NT)
 
 
 def written(path: Path) -> Path:
-    layout = replace(datasets.Layout.of_originals(4), group_offsets=np.arange(0, 5, 2))
+    layout = datasets.Layout.of_originals(4)._replace(group_offsets=np.arange(0, 5, 2))
     write_split(
         path, "train", INPUTS_NT, LABELS_NT, puzzle=PUZZLE, ratings_N=np.arange(4), layout=layout
     )

@@ -283,7 +283,7 @@ def test_the_names_of_arc_variants_are_forecast(tmp_path: Path):
     num_bytes = (saved / checkpoint.NAMES).stat().st_size / plan.config.num_puzzle_ids
     assert 6 < num_bytes <= NAME_BYTES
     _, meta = checkpoint.load(saved)
-    assert tuple(meta[checkpoint.PUZZLE_IDS]) == trainer.feed.source.identifiers()
+    assert meta[checkpoint.PUZZLE_IDS] == trainer.feed.source.identifiers()
 
 
 PAIR = {"input": [[1]], "output": [[2]]}

@@ -213,7 +213,7 @@ class HeldOut(NamedTuple):
 
     whole: Batch
     fast: Batch | None  # None if the whole set is small
-    identifiers: tuple[str, ...] = ()  # names of the puzzle ids if variants of a task vote
+    identifiers: Sequence[str] = ()  # names of the puzzle ids if variants of a task vote
 
 
 def held_out(source: Split, most: int, seed: int) -> HeldOut:
@@ -225,7 +225,6 @@ def held_out(source: Split, most: int, seed: int) -> HeldOut:
     fast = None
     if num_fast < num_whole:
         fast = source.rows(np.sort(order[:num_fast]))
-    identifiers: tuple[str, ...] = ()
-    if isinstance(source.puzzle, Voting):
-        identifiers = source.identifiers()
-    return HeldOut(whole=whole, fast=fast, identifiers=identifiers)
+    if not isinstance(source.puzzle, Voting):
+        return HeldOut(whole=whole, fast=fast)
+    return HeldOut(whole=whole, fast=fast, identifiers=source.identifiers())

@@ -105,8 +105,8 @@ def _new(options: PlanOptions) -> RunPlan:
         _build_from_tasks(options.tasks_file, puzzle, plan.data)
     elif options.data is None:
         build_if_absent(puzzle, plan.data, options.examples, say, may_fill_disk=options.yes)
-    meta = datasets.meta_for(puzzle, plan.data, "train")
-    plan = plan.with_puzzle_ids(meta.num_puzzle_identifiers)
+    split = datasets.open_split(plan.data, "train", puzzle)
+    plan = plan.with_puzzle_ids(split.num_puzzle_ids)
     if options.fill is not None:
         plan = filled(plan, options.fill)
     return plan
@@ -295,7 +295,7 @@ def _fixed(plan: RunPlan, name: str, old: object, new: object) -> ValueError:
 
 def _changed_data(plan: RunPlan, start: Path, *, is_allowed: bool) -> Changes:
     """The old and new fingerprints if a resume uses other data than the run; otherwise empty."""
-    num_puzzle_ids = datasets.meta_for(plan.puzzle, plan.data, "train").num_puzzle_identifiers
+    num_puzzle_ids = datasets.open_split(plan.data, "train", plan.puzzle).num_puzzle_ids
     if num_puzzle_ids != plan.config.num_puzzle_ids:
         raise _fixed(plan, "num_puzzle_ids", plan.config.num_puzzle_ids, num_puzzle_ids)
     before = checkpoint.read_json(start / checkpoint.META).get("data_fingerprint")

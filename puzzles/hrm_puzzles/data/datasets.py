@@ -133,9 +133,9 @@ class Split:
     def num_puzzle_ids(self) -> int:
         return self.meta.num_puzzle_identifiers
 
-    def identifiers(self) -> tuple[str, ...]:
+    def identifiers(self) -> list[str]:
         """The names of the puzzle ids."""
-        return tuple(identifiers_at(self.path))
+        return identifiers_at(self.path)
 
     def rows(self, indices_B: NDArray[np.intp]) -> Batch:
         return Batch(self.inputs(indices_B), self.labels(indices_B), self.puzzle_ids_N[indices_B])
@@ -167,8 +167,7 @@ class Split:
         return values_BT.astype(np.int32)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Layout:
+class Layout(NamedTuple):
     """The examples of each puzzle and the puzzles of each group.
 
     Offsets hold the start of each, and the end.
@@ -317,7 +316,8 @@ def open_split(path: Path, split: str, puzzle: Puzzle) -> Split:
     Raises DatasetError for missing files, for sizes that disagree and for another puzzle.
     """
     directory = path / split
-    meta = meta_for(puzzle, path, split)
+    meta = _read_meta(directory)
+    _require_puzzle(path, meta, puzzle)
     subset = meta.sets[0]
     inputs_NT = _array(directory, subset, "inputs")
     labels_NT = _array(directory, subset, "labels")
@@ -354,7 +354,7 @@ def open_split(path: Path, split: str, puzzle: Puzzle) -> Split:
     )
 
 
-def read_meta(directory: Path) -> DatasetMeta:
+def _read_meta(directory: Path) -> DatasetMeta:
     """Read dataset.json of one split. Unknown keys are ignored."""
     path = directory / "dataset.json"
     if not path.exists():
@@ -372,9 +372,7 @@ def read_meta(directory: Path) -> DatasetMeta:
     return meta
 
 
-def meta_for(puzzle: Puzzle, path: Path, split: str) -> DatasetMeta:
-    """Read dataset.json of a split. Raises DatasetError if the data set is of another puzzle."""
-    meta = read_meta(path / split)
+def _require_puzzle(path: Path, meta: DatasetMeta, puzzle: Puzzle) -> None:
     if (meta.vocab_size, meta.seq_len) != (puzzle.vocab_size, puzzle.seq_len):
         found = f"{path} has {meta.seq_len} positions of {meta.vocab_size} tokens"
         expected = f"{puzzle.name} has {puzzle.seq_len} of {puzzle.vocab_size}"
@@ -384,7 +382,6 @@ def meta_for(puzzle: Puzzle, path: Path, split: str) -> DatasetMeta:
         raise DatasetError(
             f"{path} holds {named}, but the puzzle is {puzzle.name}; give a data set of that."
         )
-    return meta
 
 
 def _meta_of(values: Mapping[str, Any]) -> DatasetMeta:
