@@ -28,7 +28,6 @@ def test_a_gpu_trains_as_the_cpu_does(data: Path, hardware: Hardware, gap: float
 
 
 LENGTH = "is not of type int; give a value such as"
-WINDOW = "the number to profile, 1 or more"
 
 
 @pytest.mark.parametrize(
@@ -42,8 +41,6 @@ WINDOW = "the number to profile, 1 or more"
         (["--set=total_samples=1e400"], LENGTH),
         (["--hw=abacus"], "--hw 'abacus' is unknown"),
         (["--puzzle=sudoku"], "choose another data set or puzzle"),
-        (["--profile", "--profile-window", "-1", "2"], WINDOW),
-        (["--profile", "--profile-window", "0", "0"], WINDOW),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(

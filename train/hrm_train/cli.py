@@ -24,7 +24,7 @@ main = command.Command("hrm-train", extra="train", cannot=(FloatingPointError,))
     groups={
         "Run": "run resume init yes wandb keep checkpoint_steps checkpoint_minutes log_steps",
         "Validation": "validate_steps validate_whole_steps validation_puzzles",
-        "Speed": "threads fill tune tune_batch profile profile_window dry_run",
+        "Speed": "threads fill tune tune_batch profile dry_run",
     },
     invoke_without_command=True,
     epilog="Examples: hrm-train sudoku-small; hrm-train --puzzle sudoku --data data/sudoku",

@@ -222,11 +222,8 @@ class TrainOptions(Intervals, PlanOptions):
         ),
     ] = 1
     profile: Annotated[
-        bool, typer.Option("--profile", help="Profile a few steps instead of training.")
-    ] = False
-    profile_window: Annotated[
-        tuple[int, int], typer.Option(help="Number of steps to skip, then number to profile.")
-    ] = (3, 10)
+        int | None, typer.Option(min=1, help="Number of steps to profile instead of training.")
+    ] = None
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what a run needs on any --hw, and exit.")
     ] = False

@@ -43,12 +43,6 @@ def train(options: TrainOptions) -> None:
     ranks = distributed.ranks()
     console.quiet = not ranks.is_first
     threading.excepthook = _ignore_disk_errors
-    skipped, profiled = options.profile_window
-    if skipped < 0 or profiled < 1:
-        raise ValueError(
-            f"--profile-window is {skipped} {profiled}; give the number of steps to "
-            "skip, 0 or more, then the number to profile, 1 or more"
-        )
     if options.wandb:
         telemetry.require_wandb()
     if ranks.is_first:
@@ -110,7 +104,7 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
     if options.profile:
         if is_new:
             _record(plan)
-        table = meter.profile_steps(trainer.step, trainer.device, path, options.profile_window)
+        table = meter.profile_steps(trainer.step, trainer.device, path, options.profile)
         say_whole(table)
         written = f"{path / meter.TABLE}, {path / meter.TRACE}"
         train_on = command.runnable("hrm-train", "--run", path, "--resume")
