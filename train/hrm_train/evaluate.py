@@ -226,5 +226,5 @@ def held_out(source: Split, most: int, seed: int) -> HeldOut:
     if num_fast < num_whole:
         fast = source.rows(np.sort(order[:num_fast]))
     if not isinstance(source.puzzle, Voting):
-        return HeldOut(whole=whole, fast=fast)
-    return HeldOut(whole=whole, fast=fast, identifiers=source.identifiers())
+        return HeldOut(whole, fast)
+    return HeldOut(whole, fast, source.identifiers())

@@ -87,7 +87,7 @@ def _source(recipe: ArcRecipe, puzzle: Arc) -> _Source:
         tasks = [replace(task, is_held_out=True) for task in tasks]
     num_left_out = len(wanted) - len(tasks)
     if recipe.more is None:
-        return _Source(tasks=tasks, num_left_out=num_left_out)
+        return _Source(tasks, num_left_out)
     if recipe.more_license is None:
         problem = f"{recipe.more} has examples of somebody, whose license the data set copies"
         raise datasets.DatasetError(f"{problem}; name its file with --more-license FILE.")
