@@ -199,7 +199,11 @@ class Command(typer.Typer):
         if os.environ.get("COLUMNS") == "0":  # no terminal; tables would have no columns
             del os.environ["COLUMNS"]
         for stream in (sys.stdin, sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
+            if not isinstance(stream, io.TextIOWrapper):
+                continue
+            if stream.isatty():
+                stream.reconfigure(errors="replace")  # not every terminal knows every character
+            else:
                 stream.reconfigure(encoding="utf-8", errors=stream.errors)
         if sys.argv[1:] == ["--version"]:
             try:

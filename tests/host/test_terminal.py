@@ -135,6 +135,11 @@ def test_training_and_evaluating_draw_bars_and_keep_what_they_have_to_say(tmp_pa
     assert json.loads(answers.read_text())["fixed"]
 
 
+def test_a_terminal_without_utf_8_shows_what_it_can(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    assert "sudoku-hard" in shown(command("models"))
+
+
 CLOSED = {"stdin": "<&-", "stdout": ">&-", "stderr": "2>&-"}
 NUMBERS = """
 import os, sys
