@@ -196,6 +196,8 @@ class Command(typer.Typer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         prepare_streams()
+        # Python 3.11: no process of ours imports a types.py or random.py of the working directory.
+        os.environ.setdefault("PYTHONSAFEPATH", "1")
         if os.environ.get("COLUMNS") == "0":  # no terminal; tables would have no columns
             del os.environ["COLUMNS"]
         for stream in (sys.stdin, sys.stdout, sys.stderr):
