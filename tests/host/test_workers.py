@@ -56,10 +56,13 @@ def test_jobs_are_done_without_semaphores(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no safe path")
-def test_workers_import_nothing_from_the_working_directory(tmp_path: Path):
+def test_workers_import_nothing_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     (tmp_path / "types.py").write_text("raise SystemExit('not the library')")
     hrm = Path(sys.executable).with_name("hrm")
     sizes = "--train 200 --test 80 --workers 2 --out data"
+    monkeypatch.delenv("PYTHONSAFEPATH")
     subprocess.run([hrm, "data", "build", "sudoku-4x4", *sizes.split()], cwd=tmp_path, check=True)
 
 
