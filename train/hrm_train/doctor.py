@@ -43,6 +43,7 @@ Card = Mapping[str, str]
 
 class TrainingSoftware(NamedTuple):
     torch: str | None = None
+    torch_fault: str = ""
     torch_cuda: str | None = None  # CUDA version that PyTorch was built for
     sees_gpu: bool = False
     compile_problem: str | None = None  # why torch.compile cannot run
@@ -62,13 +63,13 @@ def findings() -> list[Finding]:
 
 
 def look() -> TrainingSoftware:
-    """The software of this process; a PyTorch that cannot be imported counts as missing."""
+    """The software of this process."""
     try:
         import torch
 
         from hrm_train.hardware import compile_problem
-    except (ImportError, OSError):
-        return TrainingSoftware()
+    except (ImportError, OSError) as error:
+        return TrainingSoftware(torch_fault=str(error))
     sees_gpu = torch.cuda.is_available()
     return TrainingSoftware(
         torch=torch.__version__,
@@ -107,7 +108,8 @@ def attention() -> Finding:
 def software_findings(machine: Host, software: TrainingSoftware) -> Iterator[Finding]:
     """PyTorch, and what torch.compile needs."""
     if software.torch is None:
-        yield fail("PyTorch", "missing", "pip install 'hrm-edge[train]'")
+        remedy = "pip uninstall torch; pip install 'hrm-edge[train]'"
+        yield fail("PyTorch", f"does not load: {software.torch_fault}", remedy)
         return
     # The newest CUDA version that the driver supports.
     driver_cuda = NEWEST_CUDA.search(machine.ask(("nvidia-smi",)) or "")

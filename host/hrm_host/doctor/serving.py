@@ -60,6 +60,7 @@ class ServingSoftware(NamedTuple):
     cuda_driver: str | None
     num_gpus: int = 0
     tensorrt_file: str = ""
+    onnxruntime_fault: str = ""
     tensorrt_fault: str = ""
     gpu_fault: str = ""
 
@@ -67,14 +68,13 @@ class ServingSoftware(NamedTuple):
 def look() -> ServingSoftware:
     """Examine this process's software; import TensorRT and start the driver to prove that they
     work."""
-    ort_version: str | None = None
+    ort_version, onnxruntime_fault = _loaded("onnxruntime", "InferenceSession")
     providers: tuple[str, ...] = ()
-    if importlib.util.find_spec("onnxruntime") is not None:
+    if ort_version is not None:
         import onnxruntime
 
-        ort_version = str(onnxruntime.__version__)
         providers = tuple(onnxruntime.get_available_providers())
-    tensorrt, tensorrt_fault = _tensorrt()
+    tensorrt, tensorrt_fault = _loaded("tensorrt", "Builder")
     spec = importlib.util.find_spec("tensorrt")
     num_gpus, gpu_fault = cuda_devices()
     return ServingSoftware(
@@ -85,20 +85,22 @@ def look() -> ServingSoftware:
         cuda_driver=_version("cuda-bindings") or _version("pycuda"),
         num_gpus=num_gpus,
         tensorrt_file=(spec.origin or "") if spec else "",
+        onnxruntime_fault=onnxruntime_fault,
         tensorrt_fault=tensorrt_fault,
         gpu_fault=gpu_fault,
     )
 
 
-def _tensorrt() -> tuple[str | None, str]:
-    """Version of TensorRT, and the error if it does not load."""
-    if importlib.util.find_spec("tensorrt") is None:
+def _loaded(package: str, part: str) -> tuple[str | None, str]:
+    """Version of a package, and the error if it does not load or lacks this part."""
+    if importlib.util.find_spec(package) is None:
         return None, ""
     try:
-        tensorrt = importlib.import_module("tensorrt")
-    except (ImportError, OSError) as error:
+        module = importlib.import_module(package)
+        getattr(module, part)
+    except Exception as error:  # built for another NumPy it can raise any error
         return None, str(error)
-    return str(tensorrt.__version__), ""
+    return str(module.__version__), ""
 
 
 def _version(name: str) -> str | None:
@@ -146,9 +148,13 @@ def _onnxruntime_finding(software: ServingSoftware, *, on_jetson: bool) -> Findi
     if software.onnxruntime is not None:
         names = [one.removesuffix("ExecutionProvider") for one in software.providers]
         return ok(name, f"{software.onnxruntime} with {', '.join(names)}")
+    install = "pip install 'hrm-edge[serve]'"
+    if software.onnxruntime_fault:
+        remedy = f"pip uninstall onnxruntime onnxruntime-gpu; {install}"
+        return fail(name, f"does not load: {software.onnxruntime_fault}", remedy)
     if on_jetson:
         return ok(name, "missing; TensorRT replaces it here")
-    return fail(name, "missing", "pip install 'hrm-edge[serve]'")
+    return fail(name, "missing", install)
 
 
 def _tensorrt_finding(version: str, file: str, release: str) -> Finding:
