@@ -107,7 +107,7 @@ def rows_of(loads: Sequence[PuzzleLoad], servers: Sequence[str], options: PeerOp
     """A row per load and server, with medians over the rounds in which all take turns."""
     peers = [Peer(server=OURS, form=form) for form in OUR_FORMS]
     for server, form in itertools.product(servers, BATCH_OF):
-        peers.append(Peer(server=server, form=form))
+        peers.append(Peer(server, form))
     rows: list[Row] = []
     for load in loads:
         turns: defaultdict[Peer, list[Row]] = defaultdict(list)
