@@ -89,7 +89,7 @@ class Hardware:
         """Compiles the functions of a step, or reports why this machine cannot."""
         if not self.compile:
             return
-        problem = compile_problem(has_gpu=self.device == "cuda")
+        problem = compile_problem(has_gpu=self.device == "cuda") or trial_problem(self.device)
         if problem:
             say(f"training without torch.compile: {problem}; --set compile=false hides this line")
             return
@@ -108,6 +108,16 @@ def compile_problem(*, has_gpu: bool) -> str | None:
             "no C++ compiler is found: sudo apt install build-essential "
             "(Windows: the Visual Studio build tools)"
         )
+    return None
+
+
+def trial_problem(device: str) -> str | None:
+    """As `compile_problem`, why a small function does not compile: headers may be missing."""
+    try:
+        torch.compile(torch.nn.ReLU())(torch.zeros(2, device=device))
+    except Exception as error:  # of the compiler that torch.compile calls
+        output = str(error).rpartition("Output:\n")[2].splitlines()
+        return f"the compiler fails ({output[0]}): sudo apt install build-essential python3-dev"
     return None
 
 
