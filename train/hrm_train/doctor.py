@@ -71,11 +71,12 @@ def look() -> TrainingSoftware:
     except (ImportError, OSError) as error:
         return TrainingSoftware(torch_fault=str(error))
     sees_gpu = torch.cuda.is_available()
+    device = "cuda" if sees_gpu else "cpu"
     return TrainingSoftware(
         torch=torch.__version__,
         torch_cuda=torch.version.cuda,
         sees_gpu=sees_gpu,
-        compile_problem=compile_problem(has_gpu=sees_gpu),
+        compile_problem=compile_problem(device),
     )
 
 
@@ -118,11 +119,12 @@ def software_findings(machine: Host, software: TrainingSoftware) -> Iterator[Fin
     else:
         yield _blind_torch(software, int(driver_cuda[1]), int(driver_cuda[2]))
     if software.compile_problem is None:
-        yield ok("torch.compile", "finds what it needs")
+        yield ok("torch.compile", "compiles")
     else:
-        cause, _, remedy = software.compile_problem.partition(": ")
-        text = f"{cause}: training runs, but uncompiled and slower"
-        yield warn("torch.compile", text, remedy)
+        from hrm_train.hardware import COMPILER
+
+        text = f"{software.compile_problem}: training runs, but uncompiled and slower"
+        yield warn("torch.compile", text, COMPILER)
 
 
 def _build_of(software: TrainingSoftware) -> str:
