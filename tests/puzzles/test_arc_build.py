@@ -228,6 +228,10 @@ def test_kaggles_files_are_tasks_with_the_answers_beside_them(tmp_path: Path, be
         assert [task.name for task in found] == ["aaa", "bbb"]
         assert all(task.is_held_out for task in found)
         assert [task.tests[0][1].tolist() for task in found] == [[[7]], [[7]]]
+    for name in ("evaluation", "concept"):
+        write_tasks(folder, {f"arc_{name}{before}challenges": {name: tasks["aaa"]}})
+    found = read_tasks(str(folder))
+    assert [task.name for task in found if task.is_held_out] == ["evaluation"]
     write_tasks(tmp_path, {"ccc": {"train": [shown], "test": [{"output": None}]}})
     (task,) = read_tasks(str(tmp_path / "ccc.json"))
     assert (task.name, task.tests) == ("ccc", ())

@@ -141,10 +141,9 @@ def _from_file(file: Path, parts: Sequence[str]) -> list[ArcTask]:
     beside = file.with_name(file.name.replace(CHALLENGES, SOLUTIONS))
     if beside != file and beside.exists():
         answers = _json(beside)
-    # Without evaluation tasks beside them, the test pairs of training tasks are held out.
-    evaluation = file.with_name(file.name.replace("training", HELD_OUT))
-    is_training = evaluation != file and evaluation.exists()
-    is_held_out = is_held_out or not is_training
+    # Without evaluation tasks in the folder, the test pairs of all tasks are held out.
+    evaluations = file.parent.glob(f"*{HELD_OUT}*{CHALLENGES}") if len(parts) > 1 else ()
+    is_held_out = is_held_out or HELD_OUT in file.name or not any(evaluations)
     return [
         _task(name, value, str(file), answers.get(name), is_held_out=is_held_out)
         for name, value in values.items()
