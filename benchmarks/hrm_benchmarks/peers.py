@@ -74,7 +74,8 @@ class Peer(NamedTuple):
     def command(self, python: Path, bundle: Bundle) -> list[str]:
         if self.server == OURS:
             return loading.serve_command(str(bundle.path), "--engine=cpu:fp32", "--threads=1")
-        path = os.pathsep.join(str(Path(room.__path__[0]).parent) for room in ROOMS)
+        rooms = [str(Path(room.__path__[0]).parent) for room in ROOMS]
+        path = os.pathsep.join([str(FOLDER), *rooms])
         program = (str(python.absolute()), f"{self.server}_server.py")
         batch = BATCH_OF[self.form]
         options = (f"--bundle={bundle.path}", f"--form={self.form}", f"--batch={batch}")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 REMEDIES_AT_LIMITS = {
     "Too many open files": "raise its limit of open files (ulimit -n)",
+    "File too large": "raise its limit of a file's size (ulimit -f)",
     "Resource temporarily unavailable|start new thread": "raise its limit of processes and "
     "threads (ulimit -u, TasksMax, --pids-limit)",
     "MemoryError|allocate memory|bad_alloc": "raise its limit (ulimit -v, or the container's)",
@@ -40,6 +41,9 @@ if sys.platform == "win32":
             return False
         os.lseek(handle, 0, os.SEEK_SET)
         return True
+
+    def set_blocking(_handle: int, _is_blocking: bool) -> None:
+        pass
 
     def most_open_files(_wanted: int) -> int | None:
         return None
@@ -67,6 +71,7 @@ else:
     SYNCABLE = os.O_RDONLY
     HANG_UP: int | None = signal.SIGHUP
     _PAUSES_S = ()
+    set_blocking = os.set_blocking
 
     def try_lock(handle: int) -> bool:
         """Lock a file for this handle; returns False if another handle holds the lock.

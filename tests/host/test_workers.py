@@ -1,8 +1,10 @@
 """Worker processes end with their parent, and freed memory is kept or given back."""
 
+import errno
 import signal
 import subprocess
 import sys
+from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from cli_tools import ran
 from service_tools import is_gone, wait_for
 
 from hrm_host.memory import MIB
+from hrm_host.workers import results_of
 
 pytestmark = pytest.mark.process
 PARENT = """
@@ -42,6 +45,22 @@ def test_no_worker_outlives_a_killed_parent(tmp_path: Path):
         parent.send_signal(signal.SIGKILL)
     assert workers
     wait_for(lambda: all(map(is_gone, workers)))
+
+
+def test_jobs_are_done_without_semaphores(monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(BaseContext, "Lock", refuse)
+    assert list(results_of(abs, [-1, -2], num_workers=2)) == [1, 2]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no safe path")
+def test_workers_import_nothing_from_the_working_directory(tmp_path: Path):
+    (tmp_path / "types.py").write_text("raise SystemExit('not the library')")
+    hrm = Path(sys.executable).with_name("hrm")
+    sizes = "--train 200 --test 80 --workers 2 --out data"
+    subprocess.run([hrm, "data", "build", "sudoku-4x4", *sizes.split()], cwd=tmp_path, check=True)
 
 
 PROGRAM = """
