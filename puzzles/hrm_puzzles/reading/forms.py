@@ -186,7 +186,7 @@ FORMS = (
     _maze("an indent", "\n".join(f"    {line}" for line in MAZE.split("\n"))),
     _maze("blocks", MAZE.replace("#", "█")),
     _maze("E for the goal", MAZE.replace("G", "E")),
-    _maze("s and e", MAZE.replace("S", "s").replace("G", "e")),
+    _maze("s and f", MAZE.replace("S", "s").replace("G", "f")),
     _maze("X for walls", MAZE.replace("#", "X")),
     _maze("* for walls", MAZE.replace("#", "*")),
     _maze("@ for the start", MAZE.replace("S", "@")),
