@@ -229,15 +229,26 @@ def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
         ) from None
 
 
-def checked_origins(origins: Sequence[str]) -> Sequence[str]:
+def checked_origins(texts: Sequence[str]) -> Sequence[str]:
     """Origins as browsers name them. `*` would admit every page that a visitor opens."""
+    origins = [text.lower().removesuffix("/") for text in texts]
     for origin in origins:
-        if not re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", origin):
+        # also of an extension of the browser, or of an app that holds one
+        if not re.fullmatch(r"[a-z+.-]+://[a-z0-9.:\[\]-]+", origin):
             raise ValueError(
                 f"--cors {origin} is not an origin: "
                 "pass one such as https://my.site or http://localhost:3000."
             )
     return origins
+
+
+def checked_hosts(texts: Sequence[str]) -> Sequence[str]:
+    """Names as the Host header has them, without scheme and port."""
+    hosts = [re.sub(r"^https?://|(:\d+)?/?$", "", text.lower()) for text in texts]
+    for host in hosts:
+        if not re.fullmatch(r"[a-z0-9._-]+", host):
+            raise ValueError(f"--allow-host {host} is not a name: pass one such as my.site.")
+    return hosts
 
 
 def _key(path: Path, number: int, line: str) -> Key:

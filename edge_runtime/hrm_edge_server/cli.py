@@ -91,14 +91,14 @@ def _lane_defaults(options: ServeOptions) -> "LaneDefaults":
 
 
 def _access(options: ServeOptions) -> "Access":
-    from hrm_edge_server.auth import KeyRing, checked_origins
+    from hrm_edge_server.auth import KeyRing, checked_hosts, checked_origins
     from hrm_edge_server.middleware import Access
 
     keys = None
     if options.keys:
         keys = KeyRing(options.keys)
     origins = checked_origins(options.cors or ())
-    hosts = (options.host, *(options.allow_host or ()))
+    hosts = (options.host, *checked_hosts(options.allow_host or ()))
     return Access(keys=keys, hosts=hosts, origins=origins)
 
 

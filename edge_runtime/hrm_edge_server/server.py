@@ -287,7 +287,7 @@ def _middleware(service: SolveService, access: Access) -> list[Middleware]:
         CORSMiddleware,
         allow_origins=access.origins,
         allow_methods=("GET", "POST", "PUT", "DELETE"),
-        allow_headers=("Authorization", "Content-Type", "X-API-Key", "X-Request-Id"),
+        allow_headers=("*",),  # tracing adds its own, such as traceparent
         expose_headers=("Retry-After", "X-Request-Id"),
         allow_private_network=True,  # a public page may use the server of its reader's machine
     )

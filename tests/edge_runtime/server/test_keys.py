@@ -36,6 +36,7 @@ from hrm_edge_server.auth import (
     KeyRing,
     bind_warning,
     changed_keys,
+    checked_hosts,
     checked_origins,
     hash_of,
     read_keys,
@@ -202,7 +203,7 @@ def test_pages_of_listed_origins_may_ask_with_a_key(keys: KeyRing):
     stranger = {"origin": "https://other.site"}
     preflight = {
         "access-control-request-method": "POST",
-        "access-control-request-headers": "x-api-key, content-type",
+        "access-control-request-headers": "x-api-key, content-type, traceparent",
         "access-control-request-private-network": "true",
     }
     with serving(app_over(QUICK, keys=keys, origins=["https://my.site"])) as http:
@@ -218,10 +219,20 @@ def test_pages_of_listed_origins_may_ask_with_a_key(keys: KeyRing):
         assert answer.status_code == 403
 
 
-def test_what_is_no_origin_is_refused_at_the_start():
+def test_what_is_no_origin_or_no_name_is_refused_at_the_start():
     for origin in ("*", "https://my.site/page", ""):
         with pytest.raises(ValueError, match="is not an origin: pass one"):
             checked_origins([origin])
+    for host in ("*.my.site", "https://my.site/page", ""):
+        with pytest.raises(ValueError, match="is not a name: pass one"):
+            checked_hosts([host])
+
+
+def test_origins_and_names_are_taken_as_people_write_them():
+    origins = ("https://my.site", "chrome-extension://abcd", "http://[::1]:3000")
+    assert checked_origins(["https://My.Site/", *origins[1:]]) == list(origins)
+    written = ("my.site", "https://My.site/", "my.site:8000", "http://my.site:8000")
+    assert checked_hosts(written) == ["my.site"] * 4
 
 
 def test_without_keys_foreign_host_names_are_rejected():
