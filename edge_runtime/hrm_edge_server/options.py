@@ -113,5 +113,7 @@ class ServeOptions:
     @property
     def url(self) -> str:
         scheme = "https" if self.tls_cert else "http"
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = self.host.strip("[]")
+        if ":" in host:
+            host = f"[{host}]"
         return f"{scheme}://{host}:{self.port}"

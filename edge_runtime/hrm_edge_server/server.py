@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import errno
 import functools
 import gc
 import logging
@@ -213,23 +214,28 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
     Raises OSError if another program listens there.
     """
     sockets: list[socket.socket] = []
+    missing: OSError | None = None
     try:
-        for found in dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)):
-            family, kind, protocol, _, address = found
-            listener = socket.socket(family, kind, protocol)
-            sockets.append(listener)
-            if sys.platform != "win32":  # on Windows this would share a running server's address
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                is_own = host != "::" or not socket.has_dualstack_ipv6()
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, is_own)
-            listener.bind(address)
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        for family, _, _, _, address in dict.fromkeys(found):
+            is_dual = address[0] == "::" and socket.has_dualstack_ipv6()
+            try:
+                listener = socket.create_server(address, family=family, dualstack_ipv6=is_dual)
+            except OSError as error:
+                # the hosts file of a container names ::1, even if the container lacks IPv6
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                missing = error
+            else:
+                sockets.append(listener)
+        if missing is not None and not sockets:
+            raise missing
     except OSError as error:
         for listener in sockets:
             listener.close()
-        raise OSError(
-            f"cannot listen on {host}:{port} ({error.strerror}): give another --port or --host."
-        ) from error
+        cause, _, _ = str(error.strerror).partition(" (while attempting")
+        message = f"cannot listen on {host}:{port} ({cause}): give another --port or --host."
+        raise OSError(message) from error
     return sockets
 
 
