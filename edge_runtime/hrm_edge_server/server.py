@@ -195,7 +195,6 @@ def _config(app: Starlette, options: ServeOptions, limits: ConnectionLimits) -> 
         backlog=BACKLOG,
         workers=1,  # whatever WEB_CONCURRENCY says
         timeout_keep_alive=options.keep_alive_seconds,
-        headers=[("Keep-Alive", f"timeout={options.keep_alive_seconds}")],
         ssl_certfile=options.tls_cert,
         ssl_keyfile=cast(Any, options.tls_key),
         log_config=None,
@@ -338,7 +337,7 @@ def _command_for(request: Request) -> str:
     service = cast(SolveService, request.app.state.service)
     bodies = [as_json({"puzzle": model.sample}) for model in service.models.values()]
     body = min(bodies, key=len, default='{"puzzle":...}')
-    return f"send a puzzle: curl {request.url} -d '{body}'"
+    return f"send a puzzle: curl {request.url.replace(query='')} -d '{body}'"
 
 
 _HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
