@@ -5,6 +5,8 @@ from hrm_edge_runtime.api.schema import ErrorDetail
 from hrm_edge_runtime.contract.errors import Error
 from hrm_host.command import CANNOT_BEGIN
 
+ANOTHER = "check whether another server or a proxy listens at this address"
+
 
 class RefusedError(Error):
     """A refused request; `detail` holds reason, field, rule, cell, message and remedy."""
@@ -46,7 +48,6 @@ class UnreachableError(Error):
         self.retry_after_s = retry_after_s
 
 
-def foreign(status: int, message: str) -> ServerError:
+def foreign(status: int, message: str, remedy: str = ANOTHER) -> ServerError:
     """The error for an answer that does not come from hrm-serve."""
-    remedy = "check whether another server or a proxy listens at this address"
     return ServerError(status, ServiceError(status, "unknown", message, remedy).detail)
