@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 import re
 import signal
 import stat
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, serving, until
@@ -332,7 +334,9 @@ def test_a_key_too_many_is_refused_and_leaves_the_file_readable(tmp_path: Path):
     assert len(read_keys(path)) == 1000
 
 
-def test_the_mode_of_a_key_file_is_kept_and_checked(tmp_path: Path):
+def test_the_mode_of_a_key_file_is_kept_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     path = write_key_file(tmp_path)
     path.chmod(0o640)
     link = tmp_path / "link"
@@ -344,6 +348,8 @@ def test_the_mode_of_a_key_file_is_kept_and_checked(tmp_path: Path):
     path.chmod(0o666)
     with pytest.raises(ValueError, match="chmod 600"):
         read_keys(path)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    assert len(read_keys(path)) == 3
 
 
 def test_commands_that_run_at_once_lose_no_key(tmp_path: Path):
