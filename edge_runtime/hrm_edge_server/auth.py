@@ -23,6 +23,7 @@ from starlette.types import Scope
 
 from hrm_edge_runtime.contract.errors import first_fault
 from hrm_host import atomic, system
+from hrm_host.reading import text_in
 
 MAX_KEYS = 1000  # every request is compared with all keys, and each label is a metric
 LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|\[?::1\]?")
@@ -126,12 +127,12 @@ def read_keys(path: Path) -> list[Key]:
     """
     remedy = f"make one with 'hrm-key add LABEL --file {path}'"
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as stream:  # may be a pipe from a password store
+            text = text_in(stream.read)
         anybody_writes = system.anybody_may_write(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"the key file {path} cannot be read ({_cause(error)}): {remedy}."
-        ) from None
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", error)
+        raise ValueError(f"the key file {path} cannot be read ({cause}): {remedy}.") from None
     if anybody_writes:
         raise ValueError(
             f"everybody on this machine may write to the key file {path}: run chmod 600 {path}."
@@ -178,7 +179,7 @@ def write_keys(path: Path, keys: Sequence[Key]) -> None:
                 for key in keys:
                     file.write(f"{key.model_dump_json(exclude_none=True)}\n")
     except OSError as error:
-        raise ValueError(f"the key file {path} cannot be written: {_cause(error)}.") from None
+        raise ValueError(f"the key file {path} cannot be written: {error.strerror}.") from None
 
 
 def bind_warning(
@@ -260,9 +261,3 @@ def _key(path: Path, number: int, line: str) -> Key:
             f"line {number} of {path} is not a key that hrm-key wrote ({first_fault(error)}): "
             "remove it."
         ) from None
-
-
-def _cause(error: OSError | UnicodeDecodeError) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not UTF-8"
-    return error.strerror or str(error)

@@ -334,6 +334,13 @@ def test_a_key_too_many_is_refused_and_leaves_the_file_readable(tmp_path: Path):
     assert len(read_keys(path)) == 1000
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_key_file_that_an_editor_of_windows_saved_is_read(tmp_path: Path, encoding: str):
+    path = write_key_file(tmp_path)
+    path.write_text(path.read_text(), encoding)
+    assert len(read_keys(path)) == 2
+
+
 def test_the_mode_of_a_key_file_is_kept_and_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
