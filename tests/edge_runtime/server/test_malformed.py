@@ -207,7 +207,8 @@ def test_head_is_answered_as_get_without_a_body(server: Server, path: str, statu
     [
         ("GET", "/solve?a=1&b=2", 405),
         ("OPTIONS", "/solve", 405),
-        ("FROB", "/solve", 400),
+        ("FROB", "/solve", 405),
+        ("F" * 21, "/solve", 400),
         ("POST", "/solve/", 404),
         ("GET", "/%00", 404),
         ("GET", "/..%2f..%2fetc/passwd", 404),
