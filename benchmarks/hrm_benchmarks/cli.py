@@ -54,7 +54,7 @@ def serve(options: ServingOptions) -> Table:
     made = policies.bundle_bench(opened, questions, options)
     rows = policies.measure(made, rounds=options.rounds)
     made.engine.close()
-    return Table(title=made.title, columns=policies.COLUMNS, rows=rows, legend=policies.LEGEND)
+    return Table(made.title, policies.COLUMNS, rows, policies.LEGEND)
 
 
 def _served_through_http(
@@ -68,7 +68,7 @@ def _served_through_http(
     with load.running(load.serve_command(str(bundle.path), *arguments)) as server:
         rows = asyncio.run(load.measured(server, texts, options))
     title = f"{bundle.manifest.name}, {' '.join(arguments)}, {questions.title}"
-    return Table(title=title, columns=load.COLUMNS, rows=rows, legend=load.LEGEND)
+    return Table(title, load.COLUMNS, rows, load.LEGEND)
 
 
 def _questions(bundle: "Bundle", options: ServingOptions) -> "Questions":
@@ -87,7 +87,7 @@ def segment(options: SegmentOptions) -> Table:
     opened = open_bundle(options.bundle)
     rows = segments.measure(opened, options)
     title = f"{opened.manifest.name}, {counted(options.threads, 'thread')}, {options.title}"
-    return Table(title=title, columns=segments.COLUMNS, rows=rows, legend=segments.LEGEND)
+    return Table(title, segments.COLUMNS, rows, segments.LEGEND)
 
 
 @measured(
@@ -105,7 +105,7 @@ def accuracy(options: AccuracyOptions) -> Table:
     at_most = f"up to {options.max_segments or 'all'} segments"
     engine = f"{options.engine}, {counted(options.threads, 'thread')}"
     title = f"{puzzle.name}, {counted(options.puzzles, 'puzzle')}, {at_most}, {engine}"
-    return Table(title=title, columns=accuracy.COLUMNS, rows=rows, legend=accuracy.LEGEND)
+    return Table(title, accuracy.COLUMNS, rows, accuracy.LEGEND)
 
 
 def _told(measuring: Iterable[Row], form: str) -> list[Row]:
@@ -127,7 +127,7 @@ def peers(options: PeerOptions) -> Table:
     rows = peers.rows_of(loads, peers.SERVERS, options)
     sizes = f"{counted(num_puzzles, 'puzzle')}, {counted(options.connections, 'connection')}"
     title = f"{sizes}, {options.rate:g} arrivals a second, {options.rounds} rounds"
-    return Table(title=title, columns=peers.COLUMNS, rows=rows, legend=peers.LEGEND)
+    return Table(title, peers.COLUMNS, rows, peers.LEGEND)
 
 
 @measured(
@@ -170,7 +170,7 @@ def _reached(options: TrainingOptions, folder: Path) -> Table:
         trainings = contest.parts(name, sizes, folder, preset, options.samples, seed=options.seed)
         title = f"{name}, {options.samples:,} samples each, seed {options.seed}"
     rows = _told(trainings, TRAINED)
-    return Table(title=title, columns=contest.COLUMNS, rows=rows, legend=contest.LEGEND)
+    return Table(title, contest.COLUMNS, rows, contest.LEGEND)
 
 
 def _speed(options: TrainingOptions, folder: Path) -> Table:
@@ -182,4 +182,4 @@ def _speed(options: TrainingOptions, folder: Path) -> Table:
     model = f"{options.preset or 'small'}, {first.recipe.puzzle}"
     sizes = f"batch {options.batch}, {counted(first.num_threads, 'thread')}"
     title = f"{model}, {sizes}, {options.title}"
-    return Table(title=title, columns=training.COLUMNS, rows=rows, legend=training.LEGEND)
+    return Table(title, training.COLUMNS, rows, training.LEGEND)

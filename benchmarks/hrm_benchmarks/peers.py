@@ -74,7 +74,8 @@ class Peer(NamedTuple):
     def command(self, python: Path, bundle: Bundle) -> list[str]:
         if self.server == OURS:
             return loading.serve_command(str(bundle.path), "--engine=cpu:fp32", "--threads=1")
-        path = os.pathsep.join(str(Path(room.__path__[0]).parent) for room in ROOMS)
+        rooms = [str(Path(room.__path__[0]).parent) for room in ROOMS]
+        path = os.pathsep.join([str(FOLDER), *rooms])
         program = (str(python.absolute()), f"{self.server}_server.py")
         batch = BATCH_OF[self.form]
         options = (f"--bundle={bundle.path}", f"--form={self.form}", f"--batch={batch}")
@@ -107,7 +108,7 @@ def rows_of(loads: Sequence[PuzzleLoad], servers: Sequence[str], options: PeerOp
     """A row per load and server, with medians over the rounds in which all take turns."""
     peers = [Peer(server=OURS, form=form) for form in OUR_FORMS]
     for server, form in itertools.product(servers, BATCH_OF):
-        peers.append(Peer(server=server, form=form))
+        peers.append(Peer(server, form))
     rows: list[Row] = []
     for load in loads:
         turns: defaultdict[Peer, list[Row]] = defaultdict(list)

@@ -141,7 +141,7 @@ class ServedGraph:
             proven_N[index] = attempt.verified is True
             segments_N[index] = attempt.segments
             progress(num_before + 1, num_puzzles)
-        return Outcomes(exact_N=exact_N, proven_N=proven_N, segments_N=segments_N)
+        return Outcomes(exact_N, proven_N, segments_N)
 
 
 def run_questions(

@@ -11,7 +11,7 @@ from hrm_host.command import (
     Command,
     end,
     missing_package,
-    open_closed_streams,
+    prepare_streams,
 )
 
 
@@ -79,7 +79,7 @@ def desktop() -> None:
 
 def run(name: str) -> None:
     """Run a command; if a package is missing, name the extra to install."""
-    open_closed_streams()
+    prepare_streams()
     entry = COMMANDS[name]
     if not Path(__file__).exists():
         end("hrm", CANNOT_BEGIN, f"{Path(__file__).parents[1]} is an archive: unpack it")

@@ -99,7 +99,7 @@ def _access(options: ServeOptions) -> "Access":
         keys = KeyRing(options.keys)
     origins = checked_origins(options.cors or ())
     hosts = (options.host, *checked_hosts(options.allow_host or ()))
-    return Access(keys=keys, hosts=hosts, origins=origins)
+    return Access(keys, hosts, origins)
 
 
 def _slots_from(text: str) -> int | None:

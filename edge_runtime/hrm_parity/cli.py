@@ -176,7 +176,7 @@ def compare_engines(
     elif source is None:
         kind = "golden"
     gates = GATES[choice.precision][kind]
-    return Comparison(report=report, gates=gates, breaks=breaks(report, gates))
+    return Comparison(report, gates, breaks(report, gates))
 
 
 def _choices(bundle: Bundle, options: ParityOptions) -> tuple[Choice, Choice | None]:

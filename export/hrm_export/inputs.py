@@ -137,7 +137,7 @@ def tasks_of(data: Path | None, puzzle: Puzzle, identifiers: Sequence[str]) -> T
             named[row] = name
     tasks: Tasks = {name: {"train": [], "test": []} for name in named.values()}
     for split_name in ("train", "test"):
-        split = open_split(data, split_name)
+        split = open_split(data, split_name, puzzle)
         rows = np.flatnonzero(np.isin(split.puzzle_ids_N, list(named)))
         inputs_NT = split.inputs(rows)
         labels_NT = split.labels(rows)

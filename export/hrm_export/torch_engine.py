@@ -93,7 +93,7 @@ def golden_traces(
     golden = record(in_float64, kept, num_segments, table_PE=model.puzzle_table)
     in_float32 = record(model, kept, num_segments)
     rounding = float(logit_gap_SB(in_float32, golden).max())
-    return Traces(golden=golden, num_tried=num_tried, rounding=rounding)
+    return Traces(golden, num_tried, rounding)
 
 
 def common_segments(survives_SN: NDArray[np.bool_], count: int) -> int:

@@ -22,7 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hrm_host.reading import printable
-from hrm_host.system import remedy_at_limit
+from hrm_host.system import remedy_at_limit, set_blocking
 
 T = TypeVar("T")
 Groups = Mapping[str, str]
@@ -82,12 +82,13 @@ CANNOT_BEGIN = 3
 INTERRUPTED = 130
 
 
-def open_closed_streams() -> None:
-    """Open the null device for each standard stream that the caller closed.
+def prepare_streams() -> None:
+    """Open the null device for each standard stream that the caller closed; make all of them wait.
 
-    For such a stream `sys.stderr` is None, and `print(file=None)` writes to standard output, among
-    the answers. The next opened file would take the number of standard error, and a library's
-    warnings would go into that file.
+    For a closed stream `sys.stderr` is None, and `print(file=None)` writes to standard output,
+    among the answers. The next opened file would take the number of standard error, and a library's
+    warnings would go into that file. Another program may have made a stream nonblocking: Python
+    then loses what does not fit into a pipe, and takes a pause of the input for its end.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -95,6 +96,8 @@ def open_closed_streams() -> None:
             nothing = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(nothing, True)
             setattr(sys, name, os.fdopen(nothing, mode, encoding="utf-8"))
+    for number in range(3):
+        set_blocking(number, True)
 
 
 def runnable(name: str, *arguments: object) -> str:
@@ -192,11 +195,17 @@ class Command(typer.Typer):
         self._errors = (ValueError, OSError, MemoryError, ImportError, *cannot)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        open_closed_streams()
+        prepare_streams()
+        # Python 3.11: no process of ours imports a types.py or random.py of the working directory.
+        os.environ.setdefault("PYTHONSAFEPATH", "1")
         if os.environ.get("COLUMNS") == "0":  # no terminal; tables would have no columns
             del os.environ["COLUMNS"]
         for stream in (sys.stdin, sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
+            if not isinstance(stream, io.TextIOWrapper):
+                continue
+            if stream.isatty():
+                stream.reconfigure(errors="replace")  # not every terminal knows every character
+            else:
                 stream.reconfigure(encoding="utf-8", errors=stream.errors)
         if sys.argv[1:] == ["--version"]:
             try:

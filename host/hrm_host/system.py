@@ -41,6 +41,9 @@ if sys.platform == "win32":
         os.lseek(handle, 0, os.SEEK_SET)
         return True
 
+    def set_blocking(_handle: int, _is_blocking: bool) -> None:
+        pass
+
     def most_open_files(_wanted: int) -> int | None:
         return None
 
@@ -67,6 +70,7 @@ else:
     SYNCABLE = os.O_RDONLY
     HANG_UP: int | None = signal.SIGHUP
     _PAUSES_S = ()
+    set_blocking = os.set_blocking
 
     def try_lock(handle: int) -> bool:
         """Lock a file for this handle; returns False if another handle holds the lock.

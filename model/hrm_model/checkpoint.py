@@ -82,13 +82,9 @@ def load(path: Path) -> tuple[HRM, dict[str, Any]]:
     """
     try:
         config = load_config(path)
-        damaged = _damaged(path)
+        meta = _meta_of_whole(path)
     except CheckpointError as error:
         raise CheckpointError(f"{error}; {_advice(path)}") from error
-    if damaged:
-        raise CheckpointError(
-            f"{path / damaged} is missing or has changed since it was written; {_advice(path)}"
-        )
     model = model_of(config)
     try:
         state = safetensors.torch.load_file(plain_file(path / WEIGHTS))
@@ -97,7 +93,6 @@ def load(path: Path) -> tuple[HRM, dict[str, Any]]:
             f"{path / WEIGHTS} cannot be read ({error}); copy or train it again"
         ) from error
     load_state(model, state, path / WEIGHTS)
-    meta = read_json(path / META)
     if (path / NAMES).exists():
         meta[PUZZLE_IDS] = _names_in(path / NAMES)
     return model.eval(), meta
@@ -127,16 +122,17 @@ def load_config(path: Path) -> HRMConfig:
         raise CheckpointError(f"{found / CONFIG}: {error}") from error
 
 
-def _damaged(path: Path) -> str:
-    """The first file that is missing or differs from its hash in `meta.json`, or nothing."""
-    hashes = read_json(path / META).get("sha256", {})  # older checkpoints lack hashes
+def _meta_of_whole(path: Path) -> dict[str, Any]:
+    """The meta data of a checkpoint; raises CheckpointError if a file differs from its hash."""
+    meta = read_json(path / META)
+    hashes = meta.get("sha256", {})  # older checkpoints lack hashes
     if not isinstance(hashes, dict):
-        return META
+        hashes = {META: ""}
     for name, digest in cast("dict[str, str]", hashes).items():
         file = path / name
         if not file.is_file() or atomic.sha256_of(file) != digest:
-            return name
-    return ""
+            raise CheckpointError(f"{file} is missing or has changed since it was written")
+    return meta
 
 
 def load_state(model: HRM, state: Mapping[str, Any], source: Path) -> None:
@@ -222,8 +218,8 @@ def last_whole(run: Path) -> Path | None:
     for path in reversed(steps_of(run)):
         with contextlib.suppress(CheckpointError):
             load_config(path)
-            if not _damaged(path):
-                return path
+            _meta_of_whole(path)
+            return path
     return None
 
 

@@ -91,8 +91,7 @@ class HRMConfig:
     )
 
     def __post_init__(self) -> None:
-        require_ranges(self, RANGES)
-        require_choices(self)
+        require_fields(self, RANGES)
         self._check_shared()
         if self.blocks == "relational":
             self._check_relational()
@@ -273,20 +272,16 @@ def _is_of(kind: Any, value: Any) -> bool:
     return type(value) is kind or (kind is float and type(value) is int)
 
 
-def require_choices(record: object) -> None:
-    """Raises ValueError for the first field that is none of its Literal's values."""
+def require_fields(record: object, ranges: Mapping[str, tuple[float, float]]) -> None:
+    """Raises ValueError for a number that is out of its range or NaN, and for an unknown choice."""
+    for name, (least, most) in ranges.items():
+        value = getattr(record, name)
+        _require(least <= value <= most, f"{name} is {value}, but must be from {least} to {most}")
     for name, kind in get_type_hints(type(record)).items():
         if get_origin(kind) is Literal:
             value = getattr(record, name)
             listed = " or ".join(map(repr, get_args(kind)))
             _require(value in get_args(kind), f"{name} is {value!r}; choose {listed}")
-
-
-def require_ranges(record: object, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Raises ValueError for the first number of a record that is out of its range, or NaN."""
-    for name, (least, most) in ranges.items():
-        value = getattr(record, name)
-        _require(least <= value <= most, f"{name} is {value}, but must be from {least} to {most}")
 
 
 def _require(condition: bool, message: str) -> None:

@@ -1,17 +1,21 @@
-"""Put a relational model on another board, or give it more channels.
+"""Start from a checkpoint: on another board, with more channels or other puzzle ids.
 
-Its weights depend on the puzzle's relations, not on the board's size.
+The weights of a relational model depend on the puzzle's relations, not on the board's size.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from hrm_model import checkpoint
 from hrm_model.config import HRMConfig, num_hints_of
 from hrm_model.families import model_of
 from hrm_model.hrm import HRM
+from hrm_puzzles.data.datasets import Split
 from hrm_puzzles.puzzle import Puzzle
 
 NOISE = 0.01  # share of a fresh weight in a new channel: from zero it would learn nothing
@@ -105,6 +109,33 @@ def widened(model: HRM, wide: HRM) -> dict[str, Tensor]:
         corner = tuple(slice(size) for size in old.shape)
         new[corner] = old
     return state
+
+
+def start_from(path: Path, model: HRM, data: Split) -> None:
+    """Gives a model the weights of a checkpoint, on the board and for the puzzle ids of the data.
+
+    Raises CheckpointError if they do not fit.
+    """
+    start = checkpoint.resolve(path)
+    loaded, meta = checkpoint.load(start)
+    other = on_board(loaded, data.puzzle)
+    state = other.state_dict()
+    if other.config.hidden_size != model.config.hidden_size:
+        state = widened(other, model)
+    table_NE = state["puzzle_table"]
+    if checkpoint.PUZZLE_IDS in meta:
+        known = meta[checkpoint.PUZZLE_IDS]
+        state["puzzle_table"] = _vectors_of(data.identifiers(), table_NE, known)
+    elif len(table_NE) != model.config.num_puzzle_ids:
+        state["puzzle_table"] = table_NE.mean(0).expand_as(model.puzzle_table)
+    checkpoint.load_state(model, state, start)
+
+
+def _vectors_of(names: Sequence[str], table_NE: Tensor, known: Sequence[str]) -> Tensor:
+    """The table for puzzles of these names: known ones keep their vector, others get the mean."""
+    vector_of = dict(zip(known, table_NE, strict=False))
+    mean_E = table_NE.mean(0)
+    return torch.stack([vector_of.get(name, mean_E) for name in names])
 
 
 def _num_parts(name: str, tensor: Tensor, config: HRMConfig) -> int:

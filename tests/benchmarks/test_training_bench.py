@@ -14,6 +14,7 @@ from hrm_benchmarks.cli import app
 from hrm_benchmarks.command import TrainingOptions
 from hrm_benchmarks.desktop import training
 from hrm_benchmarks.desktop.contest import COMPARED, FAMILIES, built
+from hrm_puzzles import registry
 from hrm_puzzles.data.datasets import SPLITS, open_split
 
 PUZZLE = "sudoku-4x4"
@@ -87,9 +88,10 @@ def test_every_part_gets_equal_samples_and_the_parts_double():
 
 def test_the_puzzles_of_a_smaller_part_are_in_a_larger_one(tmp_path: Path):
     splits = []
+    puzzle = registry.get(PUZZLE)
     for count in (4, 8, 32):
         data = built(PUZZLE, tmp_path / f"{count}", (count, 4))
-        splits.append({name: open_split(data, name).inputs_NT[:] for name in SPLITS})
+        splits.append({name: open_split(data, name, puzzle).inputs_NT[:] for name in SPLITS})
     for smaller, larger in pairwise(splits):
         assert np.array_equal(smaller["test"], larger["test"])
         is_same_SL = (smaller["train"][:, None] == larger["train"]).all(axis=2)

@@ -18,7 +18,7 @@ from hrm_parity.outcomes import Score, loss_interval, paired
 from hrm_puzzles import registry
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.data import datasets
-from hrm_train.batches import open_source
+from hrm_puzzles.data.datasets import open_split
 from hrm_train.evaluate import evaluate as validate
 
 
@@ -68,7 +68,7 @@ def test_a_checkpoint_is_evaluated_as_training_validates_it(data: Path, tmp_path
     checkpoint.save(run / "step_1", model, {"puzzle": "sudoku-4x4"})
     checkpoint.point(run / "latest", run / "step_1")
     report = json_of(app, run, "--data", data, "--slots", 4)
-    held = open_source(data, "test", SUDOKU)
+    held = open_split(data, "test", SUDOKU)
     expected = validate(model, SUDOKU, held.rows(np.arange(len(held))))
     learned = report["plain"]["scores"]["all"]
     fixed = [point["scores"]["all"]["exact"] for point in report["fixed"]]
@@ -82,7 +82,7 @@ def test_variants_of_a_task_vote(tmp_path: Path):
     arc = registry.get("arc-7x7")
     recipe = ArcRecipe(puzzle="arc-7x7", tasks="0d3d703e", augment=2, hold_out_all=True)
     build_arc(recipe, arc, tmp_path / "data")
-    num_ids = open_source(tmp_path / "data", "test", arc).num_puzzle_ids
+    num_ids = open_split(tmp_path / "data", "test", arc).num_puzzle_ids
     model = small_model(vocab_size=12, seq_len=49, num_puzzle_ids=num_ids, max_segments=2)
     checkpoint.save(tmp_path / "step_1", model, {"puzzle": "arc-7x7"})
     report = json_of(app, tmp_path / "step_1", "--data", tmp_path / "data")

@@ -35,8 +35,8 @@ from hrm_puzzles import registry
 from hrm_puzzles.arc.build import ArcRecipe, build_arc
 from hrm_puzzles.arc.tasks import read_tasks
 from hrm_puzzles.data import datasets
+from hrm_puzzles.data.datasets import open_split
 from hrm_puzzles.data.sources import Questions, questions_made
-from hrm_train.batches import open_source
 from hrm_train.hardware import PRESETS
 
 PLAIN = {"num_puzzle_ids": 1, "max_segments": 4}
@@ -85,7 +85,7 @@ def test_a_bundle_names_right_tasks_and_generated_examples(tmp_path: Path):
     )
     data = tmp_path / "data"
     build_arc(recipe, arc, data)
-    num_ids = open_source(data, "test", arc).num_puzzle_ids
+    num_ids = open_split(data, "test", arc).num_puzzle_ids
     sizes = {"vocab_size": 12, "seq_len": 49, "num_puzzle_ids": num_ids, "max_segments": 2}
     source = saved(tmp_path / "step_12", arc.name, **sizes)
     exported(source, tmp_path / "arc.bundle", "--data", data)

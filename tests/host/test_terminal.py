@@ -1,12 +1,16 @@
 """A command prints what it has to say beside its bars, and where a stream is closed."""
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
+import threading
 import time
 from pathlib import Path
 
@@ -131,6 +135,11 @@ def test_training_and_evaluating_draw_bars_and_keep_what_they_have_to_say(tmp_pa
     assert json.loads(answers.read_text())["fixed"]
 
 
+def test_a_terminal_without_utf_8_shows_what_it_can(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    assert "sudoku-hard" in shown(command("models"))
+
+
 CLOSED = {"stdin": "<&-", "stdout": ">&-", "stderr": "2>&-"}
 NUMBERS = """
 import os, sys
@@ -180,3 +189,46 @@ def test_an_empty_standard_input_is_one_that_is_closed():
     done = ended(command("solve", "-", "--bundle", "sudoku-6x6"), "stdin")
     assert done.returncode == 2
     assert done.stderr == "hrm-solve: '-' holds no puzzle: write one per line.\n"
+
+
+ECHO = """
+import sys
+from hrm_host.command import Command
+app = Command("hrm-echo")
+
+@app.command()
+def echo() -> None:
+    for line in sys.stdin:
+        print(line, end="", flush=True)
+
+app()
+"""
+
+
+def test_nonblocking_streams_lose_nothing():
+    line = b"1" * 99 + b"\n"
+    most_lines = 2 * PIECE_BYTES // len(line)
+    source, feed = os.pipe()
+    answers, target = os.pipe()
+    os.set_blocking(source, False)
+    os.set_blocking(target, False)
+    with subprocess.Popen([sys.executable, "-c", ECHO], stdin=source, stdout=target) as process:
+        os.close(source)
+        os.close(target)
+        os.write(feed, line)
+        seen = os.read(answers, len(line))  # the next read of the command finds nothing
+        feeding = threading.Thread(target=written, args=(feed, line * most_lines))
+        feeding.start()
+        unread = 0
+        while unread < 0.9 * PIECE_BYTES and process.poll() is None:
+            (unread,) = struct.unpack("i", fcntl.ioctl(answers, termios.FIONREAD, bytes(4)))
+        while piece := os.read(answers, PIECE_BYTES):
+            seen += piece
+        feeding.join()
+    os.close(answers)
+    assert seen == line * (1 + most_lines)
+
+
+def written(handle: int, content: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError), os.fdopen(handle, "wb") as stream:
+        stream.write(content)

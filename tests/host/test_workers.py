@@ -44,6 +44,14 @@ def test_no_worker_outlives_a_killed_parent(tmp_path: Path):
     wait_for(lambda: all(map(is_gone, workers)))
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no safe path")
+def test_workers_import_nothing_from_the_working_directory(tmp_path: Path):
+    (tmp_path / "types.py").write_text("raise SystemExit('not the library')")
+    hrm = Path(sys.executable).with_name("hrm")
+    sizes = "--train 200 --test 80 --workers 2 --out data"
+    subprocess.run([hrm, "data", "build", "sudoku-4x4", *sizes.split()], cwd=tmp_path, check=True)
+
+
 PROGRAM = """
 import resource, torch
 from hrm_host import memory

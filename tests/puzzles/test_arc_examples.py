@@ -91,7 +91,7 @@ def build(tasks: Path, more: Path | None, out: Path, **changes: Any) -> BuiltSet
 def examples_of(data: Path, split: str) -> Counter[str]:
     """The number of examples of each task in a split, in each variant."""
     identifiers = json.loads((data / "identifiers.json").read_text())
-    names = [identifiers[row] for row in open_split(data, split).puzzle_ids_N]
+    names = [identifiers[row] for row in open_split(data, split, SMALL).puzzle_ids_N]
     assert {variant_of(name)[0] for name in identifiers[1:]} == {"aaa", "bbb"}
     return Counter(name for name in names if variant_of(name)[0] == name)
 
@@ -104,7 +104,7 @@ def test_examples_in_every_layout_join_the_demonstrations_of_their_task(
     assert (built.num_more, built.num_more_left_out) == (3, 1)
     assert examples_of(tmp_path / "data", "train") == {"aaa": 4, "bbb": 2}
     assert examples_of(tmp_path / "data", "test") == {"aaa": 1, "bbb": 1}
-    split = open_split(tmp_path / "data", "train")
+    split = open_split(tmp_path / "data", "train", SMALL)
     assert np.diff(split.puzzle_offsets).tolist() == 4 * [4] + 4 * [2]  # in each variant
     assert built.num_train == len(split) == 24
 

@@ -38,7 +38,7 @@ def csv_files(folder: Path) -> tuple[Path, Path]:
 
 
 def num_examples(path: Path, split: str = "train") -> int:
-    return len(open_split(path, split))
+    return len(open_split(path, split, registry.get("sudoku-4x4")))
 
 
 def test_the_city_set_has_the_published_counts():
@@ -62,7 +62,7 @@ def test_a_sample_of_csv_rows_is_the_same_for_a_seed(tmp_path: Path):
     for name in ("a", "b"):
         options = ("--csv-train", train, "--csv-test", test, "--csv-sample", 5)
         run("build", "sudoku-4x4", "--out", tmp_path / name, *options)
-        ratings_N = open_split(tmp_path / name, "train").ratings_N
+        ratings_N = open_split(tmp_path / name, "train", registry.get("sudoku-4x4")).ratings_N
         ratings.append(ratings_N.tolist())
     assert len(ratings[0]) == 5
     assert ratings[0] == ratings[1]

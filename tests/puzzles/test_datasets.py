@@ -27,7 +27,7 @@ INPUTS_NT = np.where(np.arange(16) % 4 == np.arange(4)[:, None], 1, LABELS_NT)
 
 
 def written(path: Path) -> Path:
-    layout = replace(datasets.Layout.of_originals(4), group_offsets=np.arange(0, 5, 2))
+    layout = datasets.Layout.of_originals(4)._replace(group_offsets=np.arange(0, 5, 2))
     write_split(
         path, "train", INPUTS_NT, LABELS_NT, puzzle=PUZZLE, ratings_N=np.arange(4), layout=layout
     )
@@ -98,7 +98,7 @@ def test_written_files_are_the_published_layout(tmp_path: Path):
 def test_both_published_layouts_are_read(
     tmp_path: Path, dtype: type, meta: dict[str, int | None], ignored: int
 ):
-    split = open_split(published(tmp_path, dtype, **meta), "test")
+    split = open_split(published(tmp_path, dtype, **meta), "test", PUZZLE)
     assert split.puzzle_ids_N.tolist() == [1, 2, 2]
     assert split.puzzle_offsets.tolist() == [0, 1, 3]
     assert split.group_offsets.tolist() == [0, 2]
@@ -135,7 +135,7 @@ def test_arrays_that_disagree_are_refused(tmp_path: Path, name: str, array: Any)
         else:
             np.save(file, array)
     with pytest.raises(DatasetError, match="build the data set again"):
-        open_split(path, "train")
+        open_split(path, "train", PUZZLE)
 
 
 MISDESCRIBED = {
@@ -151,7 +151,7 @@ MISDESCRIBED = {
 def test_a_field_of_another_type_is_named(tmp_path: Path, name: str):
     path = published(tmp_path, np.uint8, **{name: MISDESCRIBED[name]})
     with pytest.raises(DatasetError, match=rf"dataset.json does not describe .*\({name} is"):
-        open_split(path, "test")
+        open_split(path, "test", PUZZLE)
 
 
 OUTSIDE = [("inputs", 6), ("labels", 9), ("labels", -1), ("labels", -100), ("inputs", 1 << 32)]
@@ -163,7 +163,7 @@ def test_a_value_outside_the_vocabulary_is_refused(tmp_path: Path, name: str, va
     rows_NT = np.load(file).astype(np.int64)
     rows_NT[1, 2] = value
     np.save(file, rows_NT)
-    split = open_split(tmp_path, "test")
+    split = open_split(tmp_path, "test", PUZZLE)
     read = getattr(split, name)
     assert len(read(slice(1))) == 1
     problem = rf"all__{name}.npy holds {value} in the example at index 1, .* tokens 0 to 5"
@@ -172,7 +172,7 @@ def test_a_value_outside_the_vocabulary_is_refused(tmp_path: Path, name: str, va
 
 
 def test_symmetries_move_labels_that_the_loss_skips(tmp_path: Path):
-    split = open_split(published(tmp_path, np.uint64), "test")
+    split = open_split(published(tmp_path, np.uint64), "test", PUZZLE)
     labels_NT = split.labels(slice(None))
     rng = np.random.default_rng(0)
     _, moved_NT = PUZZLE.augment_BT(rng, split.inputs(slice(None)), labels_NT)
@@ -186,13 +186,13 @@ def test_missing_and_broken_files_are_refused(tmp_path: Path, name: str):
     file = path / "train" / name
     file.write_bytes(b"{")
     with pytest.raises(DatasetError, match=name):
-        open_split(path, "train")
+        open_split(path, "train", PUZZLE)
     file.unlink()
     with pytest.raises(DatasetError, match=name):
-        open_split(path, "train")
+        open_split(path, "train", PUZZLE)
     os.mkfifo(file)
     with pytest.raises(DatasetError, match="is not a plain file"):
-        open_split(path, "train")
+        open_split(path, "train", PUZZLE)
 
 
 SMALL = DataRecipe(puzzle="sudoku-6x6", num_train=130, num_test=20, seed=3)
@@ -209,7 +209,7 @@ def test_workers_change_nothing_and_each_split_has_classes_of_its_own(tmp_path: 
     assert other.fingerprint != one.fingerprint
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "other", "two"]
     for name, is_test in (("train", False), ("test", True)):
-        split = open_split(tmp_path / "one", name)
+        split = open_split(tmp_path / "one", name, registry.get(SMALL.puzzle))
         is_held_N = is_held_out_N(registry.get(SMALL.puzzle), split.inputs_NT, split.labels_NT)
         assert (is_held_N == is_test).all()
 
@@ -264,7 +264,7 @@ def data(tmp_path: Path) -> Path:
 
 def test_inspection_finds_wrong_labels_and_shared_questions(data: Path, tmp_path: Path):
     assert inspect(data).faults == []
-    test = open_split(data, "test")
+    test = open_split(data, "test", PUZZLE)
     inputs_NT = test.inputs(slice(None))
     labels_NT = test.labels(slice(None))
     write_split(tmp_path / "bad", "test", inputs_NT, labels_NT, puzzle=PUZZLE)
@@ -279,8 +279,8 @@ def test_inspection_finds_wrong_labels_and_shared_questions(data: Path, tmp_path
 @pytest.mark.parametrize("ignored", [0, -100])
 def test_inspection_judges_only_the_labels_that_training_counts(data: Path, ignored: int):
     for split in ("train", "test"):
-        inputs_NT = open_split(data, split).inputs(slice(None))
-        labels_NT = open_split(data, split).labels(slice(None))
+        inputs_NT = open_split(data, split, PUZZLE).inputs(slice(None))
+        labels_NT = open_split(data, split, PUZZLE).labels(slice(None))
         labels_NT[inputs_NT == labels_NT] = ignored
         np.save(data / split / "all__labels.npy", labels_NT)
         with edited(data / split / "dataset.json") as meta:
@@ -305,7 +305,7 @@ def test_imported_puzzles_go_to_the_split_of_their_class(tmp_path: Path):
     assert made.num_train + made.num_test == 20
     assert min(made.num_train, made.num_test) > 0
     assert inspect(tmp_path / "a").faults == []
-    test = open_split(tmp_path / "a", "test")
+    test = open_split(tmp_path / "a", "test", PUZZLE)
     inputs_NT = np.asarray(test.inputs_NT)
     assert is_held_out_N(PUZZLE, inputs_NT, np.asarray(test.labels_NT)).all()
 
@@ -352,7 +352,7 @@ def test_puzzles_of_one_task_share_its_id(tmp_path: Path):
     out = tmp_path / "data"
     file.write_text(json.dumps(objects))
     import_file(file, registry.get("arc-10x10"), out, split="test")
-    split = open_split(out, "test")
+    split = open_split(out, "test", registry.get("arc-10x10"))
     assert json.loads((out / "identifiers.json").read_text()) == ["<blank>", "a", "b"]
     assert split.puzzle_ids_N.tolist() == [1, 1, 2, 2]
     assert split.group_offsets.tolist() == [0, 1, 2]

@@ -90,7 +90,7 @@ def by_build(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
 def by_import(form: WrittenForm, puzzle: Puzzle, folder: Path) -> Tokens:
     out = folder / "data"
     import_file(written(form, folder), puzzle, out, split="train")
-    return open_split(out, "train").inputs(0).tolist()
+    return open_split(out, "train", puzzle).inputs(0).tolist()
 
 
 BOARD_DOORS = {"request": by_request, "hrm_edge": by_python, "text": by_argument}

@@ -153,7 +153,7 @@ def test_a_missing_split_is_a_fault_and_says_so_in_training(tmp_path: Path):
     import_file(page_export(tmp_path / "x.ndjson", 3), SMALL, out, split="train")
     assert inspect(out).faults == ["the split test is missing, and hrm-train needs both."]
     with pytest.raises(DatasetError, match=r"has no test split: .*dataset.json is absent"):
-        open_split(out, "test")
+        open_split(out, "test", SMALL)
 
 
 CITY = registry.get("logistics-6x6")

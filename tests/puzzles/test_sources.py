@@ -124,7 +124,7 @@ def test_files_of_any_origin_build(puzzle: Puzzle, header: str, row: str, tmp_pa
     file = written(tmp_path, *filter(None, [header]), *lines)
     recipe = DataRecipe(puzzle=puzzle.name, num_train=0, num_test=1, csv_train=file)
     assert build(recipe, tmp_path / "data").num_train == 6
-    split = open_split(tmp_path / "data", "train")
+    split = open_split(tmp_path / "data", "train", puzzle)
     inputs = [puzzle.encode(example.question).tolist() for example in examples]
     labels = [puzzle.encode(example.answer).tolist() for example in examples]
     held_out = find_questions(str(file), puzzle, count=6, progress=unheard)

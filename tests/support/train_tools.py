@@ -9,7 +9,7 @@ from hrm_model import checkpoint
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
 from hrm_puzzles import registry
-from hrm_train.batches import open_source
+from hrm_puzzles.data.datasets import open_split
 from hrm_train.evaluate import HeldOut, held_out
 from hrm_train.hardware import PRESETS, Hardware
 from hrm_train.loop import Trainer
@@ -48,7 +48,7 @@ def small_trainer(
     recipe = Recipe(puzzle=PUZZLE.name, **sizes)
     torch.manual_seed(recipe.seed)
     model = model_of(config)
-    source = open_source(data, "train", PUZZLE)
+    source = open_split(data, "train", PUZZLE)
     return Trainer(model, source, recipe, hardware)
 
 
@@ -65,7 +65,7 @@ def training_run(
 ) -> TrainingRun:
     """Return a run; without `held`, it validates on the whole test split."""
     path.mkdir(exist_ok=True)
-    held = held or held_out(open_source(trainer.feed.source.path, "test", PUZZLE), 40, seed=0)
+    held = held or held_out(open_split(trainer.feed.source.path, "test", PUZZLE), 40, seed=0)
     chosen = Intervals(**intervals)
     meta = {"puzzle": PUZZLE.name}
     return TrainingRun(path, trainer, held, chosen, meta, writers)

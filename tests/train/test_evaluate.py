@@ -12,9 +12,8 @@ from train_tools import PUZZLE
 from hrm_model.hrm import HRM, SegmentOutput
 from hrm_puzzles import registry
 from hrm_puzzles.arc.variants import Variant
-from hrm_puzzles.data.datasets import IGNORE
+from hrm_puzzles.data.datasets import IGNORE, Batch
 from hrm_puzzles.data.sources import questions_made
-from hrm_train.batches import Batch
 from hrm_train.evaluate import HEADER, Evaluation, evaluate
 
 SIZES = replace(train_tools.SIZES, max_segments=3)

@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from hrm_puzzles import registry
-from hrm_train.batches import Batch
+from hrm_puzzles.data.datasets import Batch
 from hrm_train.pictures import BOARDS, COLORS, GAP, GIVEN, PIXELS, RIGHT, WRONG, boards, draw_curve
 from hrm_train.status import VALIDATIONS, append_line
 

@@ -32,9 +32,8 @@ from train_tools import (
 
 from hrm_host.progress import Stages
 from hrm_model.hrm import HRM, Carry, SegmentOutput
-from hrm_puzzles.data.datasets import open_split
+from hrm_puzzles.data.datasets import Batch, Split, open_split
 from hrm_train import distributed
-from hrm_train.batches import Batch, SplitSource
 from hrm_train.distributed import Ranks, joined
 from hrm_train.hardware import PRESETS
 from hrm_train.loop import Trainer
@@ -61,7 +60,7 @@ RECIPE = Recipe(
 )
 
 
-class Numbered(SplitSource):
+class Numbered(Split):
     """A data set whose examples have their own puzzle ids, as in ARC."""
 
     def rows(self, indices_B: np.ndarray) -> Batch:
@@ -84,7 +83,7 @@ def trainer_on(data: Path, micro_batch: int = 0, model_type: type[HRM] = HRM) ->
     torch.manual_seed(0)
     model = model_type(CONFIG)
     model.q_head.bias.data[0] += 1  # some rows halt before the limit
-    source = Numbered(data, open_split(data, "train"), PUZZLE)
+    source = Numbered(**vars(open_split(data, "train", PUZZLE)))
     return Trainer(model, source, RECIPE, PRESETS["cpu"], micro_batch=micro_batch)
 
 

@@ -17,7 +17,7 @@ from train_tools import PUZZLE, fresh, latest, small_trainer, training_run, weig
 
 from hrm_host.progress import Stages
 from hrm_model import checkpoint
-from hrm_train.batches import open_source
+from hrm_puzzles.data.datasets import open_split
 from hrm_train.evaluate import LEAST_FAST, HeldOut, held_out
 from hrm_train.loop import StepReport, Trainer
 from hrm_train.status import METRICS, read_lines, validations
@@ -162,7 +162,7 @@ def test_a_signal_defers_a_validation_to_the_resume(data: Path, tmp_path: Path):
 
 
 def test_when_all_puzzles_are_validated(data: Path, tmp_path: Path):
-    whole = held_out(open_source(data, "test", PUZZLE), 40, seed=0).whole
+    whole = held_out(open_split(data, "test", PUZZLE), 40, seed=0).whole
     held = HeldOut(whole=whole, fast=whole.rows(slice(10)))
     trainer = small_trainer(data, total_samples=35 * SAMPLES_PER_STEP)
     intervals = {"validate_steps": 7, "validate_whole_steps": 14}
@@ -213,11 +213,11 @@ def test_what_a_run_reports_and_saves_changes_nothing_in_it(data: Path, tmp_path
 
 
 def test_the_tenth_is_fixed_by_the_seed_and_part_of_the_whole(data: Path):
-    source = open_source(data, "train", PUZZLE)
+    source = open_split(data, "train", PUZZLE)
     held = held_out(source, 10_000, seed=1)
     again = held_out(source, 10_000, seed=1).fast
     assert np.array_equal(held.fast.tokens_BT, again.tokens_BT)
     assert (len(held.fast.tokens_BT), len(held.whole.tokens_BT)) == (LEAST_FAST, len(source))
     whole = {row.tobytes() for row in held.whole.tokens_BT}
     assert {row.tobytes() for row in held.fast.tokens_BT} <= whole
-    assert held_out(open_source(data, "test", PUZZLE), 10_000, seed=1).fast is None
+    assert held_out(open_split(data, "test", PUZZLE), 10_000, seed=1).fast is None

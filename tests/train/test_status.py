@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from train_tools import PUZZLE, SIZES
 
+from hrm_train.hardware import PRESETS
+from hrm_train.recipe import Recipe
+from hrm_train.run_plan import RunPlan, write_plan
 from hrm_train.status import (
     VALIDATIONS,
     append_line,
@@ -51,8 +55,10 @@ def run(tmp_path: Path) -> Path:
     run = tmp_path / "run"
     for name in ("step_20", "step_40", "step_9"):
         (run / name).mkdir(parents=True)
-    recipe = {"puzzle": "sudoku-4x4", "total_samples": 480}
-    (run / "run.json").write_text(json.dumps({"recipe": recipe}))
+    recipe = Recipe(puzzle=PUZZLE.name, total_samples=480)
+    write_plan(
+        RunPlan(run=run, data=tmp_path, hardware=PRESETS["cpu"], config=SIZES, recipe=recipe)
+    )
     (run / "latest").write_text("step_40\n")
     (run / "best").write_text("step_20\n")
     append_line(run / "metrics.ndjson", {**MOMENT, "step": 20})

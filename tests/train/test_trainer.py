@@ -8,8 +8,9 @@ import pytest
 from cli_tools import invoked, rejected
 from train_tools import PUZZLE, losses, small_trainer
 
+from hrm_puzzles.data.datasets import open_split
 from hrm_train import session
-from hrm_train.batches import Feed, open_source
+from hrm_train.batches import Feed
 from hrm_train.cli import main as app
 from hrm_train.evaluate import evaluate, held_out
 from hrm_train.hardware import PRESETS, Hardware
@@ -27,7 +28,6 @@ def test_a_gpu_trains_as_the_cpu_does(data: Path, hardware: Hardware, gap: float
 
 
 LENGTH = "is not of type int; give a value such as"
-WINDOW = "the number to profile, 1 or more"
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,6 @@ WINDOW = "the number to profile, 1 or more"
         (["--set=total_samples=1e400"], LENGTH),
         (["--hw=abacus"], "--hw 'abacus' is unknown"),
         (["--puzzle=sudoku"], "choose another data set or puzzle"),
-        (["--profile", "--profile-window", "-1", "2"], WINDOW),
-        (["--profile", "--profile-window", "0", "0"], WINDOW),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_sentence(
@@ -59,14 +57,14 @@ def test_training_learns_to_solve(data: Path):
     trainer = small_trainer(data, config=config, lr=3e-3, halt_weight=0.05, average_decay=0.98)
     for _ in range(200):
         trainer.step()
-    rows = held_out(open_source(data, "test", PUZZLE), 40, seed=0).whole
+    rows = held_out(open_split(data, "test", PUZZLE), 40, seed=0).whole
     result = evaluate(trainer.averaged_model(), PUZZLE, rows)
     assert result.proven[-1] >= 0.8  # an untrained model: none
     assert result.exact[-1] <= result.proven[-1]
 
 
 def test_an_epoch_visits_every_group_once(data: Path):
-    source = open_source(data, "train", PUZZLE)
+    source = open_split(data, "train", PUZZLE)
     feed = Feed(source, seed=0, augment=False)
     num_steps = 2 * source.num_groups // 40
     rows = [feed.draw(step, range(40), 40).tokens_BT for step in range(num_steps)]

@@ -8,31 +8,18 @@ Shapes: B slots, T tokens.
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hrm_puzzles.data import datasets
-from hrm_puzzles.puzzle import Puzzle
-
-Int32Array = NDArray[np.int32]
+from hrm_puzzles.data.datasets import Split
 
 BLOCK = 32  # slots per generator; blocks are always drawn whole
 # Parts of a seed that keep the two kinds of draws apart. 0 is not used: it pads short seeds.
 _ORDERS = 1
 _ROWS = 2
-
-
-class Batch(NamedTuple):
-    tokens_BT: Int32Array
-    labels_BT: Int32Array
-    puzzle_ids_B: Int32Array
-
-    def rows(self, part: slice | NDArray[np.bool_] | NDArray[np.intp]) -> "Batch":
-        return Batch(*(array[part] for array in self))
 
 
 class Offer(NamedTuple):
@@ -47,43 +34,6 @@ class Offer(NamedTuple):
         return Offer(*(tensor[part] for tensor in self))
 
 
-class SplitSource:
-    """One split of the published layout, read row by row.
-
-    A group is an original puzzle; its members are its variants.
-    """
-
-    def __init__(self, path: Path, split: datasets.Split, puzzle: Puzzle) -> None:
-        self.path = path
-        self.puzzle = puzzle
-        self._split = split
-
-    def __len__(self) -> int:
-        return len(self._split)
-
-    @property
-    def num_groups(self) -> int:
-        return len(self._split.group_offsets) - 1
-
-    @property
-    def num_puzzle_ids(self) -> int:
-        return self._split.meta.num_puzzle_identifiers
-
-    def identifiers(self) -> tuple[str, ...]:
-        """The names of the puzzle ids."""
-        return tuple(datasets.identifiers_at(self.path))
-
-    def pick(self, groups_B: NDArray[np.intp], chance_B2: NDArray[np.float64]) -> NDArray[np.intp]:
-        """Choose an example of each group: one random number for the variant, one for its row."""
-        puzzles_B = _within(self._split.group_offsets, groups_B, chance_B2[:, 0])
-        return _within(self._split.puzzle_offsets, puzzles_B, chance_B2[:, 1])
-
-    def rows(self, indices_B: NDArray[np.intp]) -> Batch:
-        split = self._split
-        ids_B = split.puzzle_ids_N[indices_B].astype(np.int32)
-        return Batch(split.inputs(indices_B), split.labels(indices_B), ids_B)
-
-
 def _within(
     offsets: NDArray[np.int64], containers_B: NDArray[np.intp], chance_B: NDArray[np.float64]
 ) -> NDArray[np.intp]:
@@ -94,16 +44,10 @@ def _within(
     return member_B.astype(np.intp)
 
 
-def open_source(path: Path, split: str, puzzle: Puzzle) -> SplitSource:
-    """Opens a split. Raises DatasetError if its sizes are not the puzzle's."""
-    datasets.meta_for(puzzle, path, split)
-    return SplitSource(path, datasets.open_split(path, split), puzzle)
-
-
 class Feed:
     """Draws the offers of each step."""
 
-    def __init__(self, source: SplitSource, *, seed: int, augment: bool) -> None:
+    def __init__(self, source: Split, *, seed: int, augment: bool) -> None:
         self.source = source
         self.puzzle = source.puzzle
         self.seed = seed
@@ -131,7 +75,8 @@ class Feed:
         rng = np.random.default_rng((self.seed, step, block, _ROWS))
         chance_B4 = rng.random((BLOCK, 4))  # older versions used the third; it keeps their draws
         groups_B = self._groups(step * batch_size + block * BLOCK)
-        rows_B = self.source.pick(groups_B, chance_B4[:, :2])
+        puzzles_B = _within(self.source.group_offsets, groups_B, chance_B4[:, 0])
+        rows_B = _within(self.source.puzzle_offsets, puzzles_B, chance_B4[:, 1])
         tokens_BT, labels_BT, ids_B = self.source.rows(rows_B)
         if self.augment:
             tokens_BT, labels_BT = self.puzzle.augment_BT(rng, tokens_BT, labels_BT)

@@ -24,7 +24,7 @@ main = command.Command("hrm-train", extra="train", cannot=(FloatingPointError,))
     groups={
         "Run": "run resume init yes wandb keep checkpoint_steps checkpoint_minutes log_steps",
         "Validation": "validate_steps validate_whole_steps validation_puzzles",
-        "Speed": "threads fill tune tune_batch profile profile_window dry_run",
+        "Speed": "threads fill tune tune_batch profile dry_run",
     },
     invoke_without_command=True,
     epilog="Examples: hrm-train sudoku-small; hrm-train --puzzle sudoku --data data/sudoku",
@@ -37,7 +37,10 @@ def train(options: TrainOptions) -> None:
         from hrm_train.distributed import joined
 
         with joined():
-            session.train(options)
+            if options.dry_run:
+                session.show_dry_run(options, Console())
+            else:
+                session.train(options)
 
 
 @main.command(epilog="Example: hrm-train status runs/sudoku --json")

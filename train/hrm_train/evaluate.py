@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from hrm_host.progress import duration
 from hrm_model.hrm import HRM
-from hrm_puzzles.data.datasets import IGNORE
+from hrm_puzzles.data.datasets import IGNORE, Batch, Int32Array, Split
 from hrm_puzzles.puzzle import RIGHT, Puzzle, Voting
 from hrm_train import distributed, recipe, window
-from hrm_train.batches import Batch, Int32Array, SplitSource
 
 _Figures = dict[str, NDArray[Any]]
 Kind = Literal["fast", "whole"]
@@ -214,10 +213,10 @@ class HeldOut(NamedTuple):
 
     whole: Batch
     fast: Batch | None  # None if the whole set is small
-    identifiers: tuple[str, ...] = ()  # names of the puzzle ids if variants of a task vote
+    identifiers: Sequence[str] = ()  # names of the puzzle ids if variants of a task vote
 
 
-def held_out(source: SplitSource, most: int, seed: int) -> HeldOut:
+def held_out(source: Split, most: int, seed: int) -> HeldOut:
     """Draws at most `most` puzzles as the whole set, and a tenth of them (at least LEAST_FAST)."""
     num_whole = min(most, len(source))
     num_fast = max(LEAST_FAST, num_whole // 10)
@@ -226,7 +225,6 @@ def held_out(source: SplitSource, most: int, seed: int) -> HeldOut:
     fast = None
     if num_fast < num_whole:
         fast = source.rows(np.sort(order[:num_fast]))
-    identifiers: tuple[str, ...] = ()
-    if isinstance(source.puzzle, Voting):
-        identifiers = source.identifiers()
-    return HeldOut(whole=whole, fast=fast, identifiers=identifiers)
+    if not isinstance(source.puzzle, Voting):
+        return HeldOut(whole, fast)
+    return HeldOut(whole, fast, source.identifiers())

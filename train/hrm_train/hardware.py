@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from hrm_host.machine import num_cores
-from hrm_model.config import require_choices, require_ranges
+from hrm_model.config import require_fields
 from hrm_model.hrm import HRM
 from hrm_train.distributed import say
 from hrm_train.recipe import TABLES
@@ -62,8 +62,7 @@ class Hardware:
     refusal: str = ""
 
     def __post_init__(self) -> None:
-        require_ranges(self, RANGES)
-        require_choices(self)
+        require_fields(self, RANGES)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from hrm_model import checkpoint
 from hrm_model.families import model_of
 from hrm_model.hrm import HRM
-from hrm_puzzles.data.datasets import IGNORE
+from hrm_puzzles.data.datasets import IGNORE, Split
 from hrm_puzzles.puzzle import Hinted
 from hrm_train import checkpoints, distributed, memory
-from hrm_train.batches import Feed, Offer, Prefetcher, Progress, SplitSource
+from hrm_train.batches import Feed, Offer, Prefetcher, Progress
 from hrm_train.hardware import Hardware
 from hrm_train.meter import PhaseTimer
 from hrm_train.optim import OPTIMIZERS, Average, step_puzzle_table
@@ -58,7 +58,7 @@ class Trainer:
     def __init__(
         self,
         model: HRM,
-        source: SplitSource,
+        source: Split,
         recipe: Recipe,
         hardware: Hardware,
         *,

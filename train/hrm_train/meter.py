@@ -132,7 +132,7 @@ class PhaseTimer:
         self._samples = 0
 
 
-WARM = 2  # warm-up steps of the profiler
+WARM = 5  # steps before the first that is profiled
 TABLE = "profile.txt"
 TRACE = "trace.json.gz"
 # The readers of a card's sensors, and the factor to the unit in the name.
@@ -145,21 +145,20 @@ SENSORS: dict[str, tuple[Callable[[torch.device], int], float]] = {
 
 
 def profile_steps(
-    step: Callable[[], object], device: torch.device, run: Path, window: tuple[int, int]
+    step: Callable[[], object], device: torch.device, run: Path, num_steps: int
 ) -> str:
-    """Skips `window[0]` steps and profiles `window[1]`: phases (phase/NAME) and slowest operators.
+    """Profiles `num_steps` steps: their phases (phase/NAME) and slowest operators.
 
     Writes the table and the trace (for chrome://tracing or perfetto) into `run`.
     """
-    skip, active = window
     activities = [profiler.ProfilerActivity.CPU]
     clock = "cpu_time_total"
     if device.type == "cuda":
         activities.append(profiler.ProfilerActivity.CUDA)
         clock = "device_time_total"
-    steps = profiler.schedule(wait=skip, warmup=WARM, active=active, repeat=1)
+    steps = profiler.schedule(wait=0, warmup=WARM, active=num_steps, repeat=1)
     with profiler.profile(activities=activities, schedule=steps, acc_events=True) as profiled:
-        for _ in range(skip + WARM + active):
+        for _ in range(WARM + num_steps):
             step()
             profiled.step()
     averages = profiled.key_averages()

@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from hrm_model.config import require_ranges
+from hrm_model.config import require_fields
 from hrm_puzzles import registry
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train.recipe import NAMED, SIZES, TABLES, Values, named
@@ -45,9 +45,11 @@ class Intervals:
 
     def __post_init__(self) -> None:
         """Raises ValueError for a number in run.json that the option would reject."""
+        ranges: dict[str, tuple[float, float]] = {}
         for name, hint in get_type_hints(Intervals, include_extras=True).items():
             (option,) = hint.__metadata__
-            require_ranges(self, {name: (option.min, math.inf)})
+            ranges[name] = (option.min, math.inf)
+        require_fields(self, ranges)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,11 +222,8 @@ class TrainOptions(Intervals, PlanOptions):
         ),
     ] = 1
     profile: Annotated[
-        bool, typer.Option("--profile", help="Profile a few steps instead of training.")
-    ] = False
-    profile_window: Annotated[
-        tuple[int, int], typer.Option(help="Number of steps to skip, then number to profile.")
-    ] = (3, 10)
+        int | None, typer.Option(min=1, help="Number of steps to profile instead of training.")
+    ] = None
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what a run needs on any --hw, and exit.")
     ] = False

@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hrm_puzzles.data.datasets import IGNORE
+from hrm_puzzles.data.datasets import IGNORE, Batch, Int32Array
 from hrm_puzzles.puzzle import Puzzle
 from hrm_train import status
-from hrm_train.batches import Batch, Int32Array
 
 BOARDS = 8  # right boards, and wrong ones: TensorBoard shows eight in a row
 PIXELS = 8  # of a cell's side

@@ -23,13 +23,13 @@ from hrm_puzzles.data import datasets
 from hrm_puzzles.data.build import usual_counts
 from hrm_puzzles.data.for_training import build_if_absent
 from hrm_puzzles.puzzle import Puzzle
-from hrm_train import batches, checkpoints, distributed, status
+from hrm_train import checkpoints, distributed
 from hrm_train.distributed import say
 from hrm_train.hardware import Hardware, hardware_from_name, threads_for, usable_cores
 from hrm_train.optim import require_lion
 from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.recipe import Recipe, Values, config_for, in_samples, recipe_for, with_texts
-from hrm_train.run_plan import RunPlan, read_plan
+from hrm_train.run_plan import SETTINGS, RunPlan, read_plan
 from hrm_train.tuning import filled
 
 Changes = dict[str, list[Any]]  # old and new value by name
@@ -87,12 +87,12 @@ def _was_restarted(run: Path) -> bool:
     """
     num_restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     has_failed = distributed.ranks().any(num_restarts > 0)
-    return has_failed and (run / status.SETTINGS).exists()
+    return has_failed and (run / SETTINGS).exists()
 
 
 def _new(options: PlanOptions) -> RunPlan:
     run = options.run_path
-    if (run / status.SETTINGS).exists():
+    if (run / SETTINGS).exists():
         raise ValueError(
             f"{run} already holds a run; add --resume to continue it or choose another --run"
         )
@@ -105,8 +105,8 @@ def _new(options: PlanOptions) -> RunPlan:
         _build_from_tasks(options.tasks_file, puzzle, plan.data)
     elif options.data is None:
         build_if_absent(puzzle, plan.data, options.examples, say, may_fill_disk=options.yes)
-    meta = datasets.meta_for(puzzle, plan.data, "train")
-    plan = plan.with_puzzle_ids(meta.num_puzzle_identifiers)
+    split = datasets.open_split(plan.data, "train", puzzle)
+    plan = plan.with_puzzle_ids(split.num_puzzle_ids)
     if options.fill is not None:
         plan = filled(plan, options.fill)
     return plan
@@ -226,7 +226,7 @@ def samples_a_pass(data: Path, puzzle: Puzzle, examples: Values) -> int:
     If the data set is absent, counts what will be built.
     """
     if data.exists():
-        return batches.open_source(data, "train", puzzle).num_groups
+        return datasets.open_split(data, "train", puzzle).num_groups
     count = examples.get("csv_sample") or examples.get("num_train")
     if count:
         return count
@@ -295,7 +295,7 @@ def _fixed(plan: RunPlan, name: str, old: object, new: object) -> ValueError:
 
 def _changed_data(plan: RunPlan, start: Path, *, is_allowed: bool) -> Changes:
     """The old and new fingerprints if a resume uses other data than the run; otherwise empty."""
-    num_puzzle_ids = datasets.meta_for(plan.puzzle, plan.data, "train").num_puzzle_identifiers
+    num_puzzle_ids = datasets.open_split(plan.data, "train", plan.puzzle).num_puzzle_ids
     if num_puzzle_ids != plan.config.num_puzzle_ids:
         raise _fixed(plan, "num_puzzle_ids", plan.config.num_puzzle_ids, num_puzzle_ids)
     before = checkpoint.read_json(start / checkpoint.META).get("data_fingerprint")

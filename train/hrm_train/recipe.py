@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from hrm_model.config import HRMConfig, num_hints_of, require_choices, require_ranges
+from hrm_model.config import HRMConfig, num_hints_of, require_fields
 from hrm_puzzles.puzzle import Puzzle
 
 LossKind = Literal["softmax", "stablemax"]
@@ -80,8 +80,7 @@ class Recipe:
     deepening_samples: int = 0  # samples until the limit has grown from `window` to the model's
 
     def __post_init__(self) -> None:
-        require_ranges(self, RANGES)
-        require_choices(self)
+        require_fields(self, RANGES)
 
     def scaled(self, lr: float) -> float:
         """Scales a learning rate of this recipe to its real batch."""

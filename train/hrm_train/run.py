@@ -18,7 +18,7 @@ from hrm_host.progress import Stages
 from hrm_model import checkpoint
 from hrm_model.hrm import HRM
 from hrm_puzzles.data import datasets
-from hrm_train import batches, checkpoints, pictures, status, telemetry
+from hrm_train import checkpoints, pictures, status, telemetry
 from hrm_train.distributed import say
 from hrm_train.evaluate import Evaluation, HeldOut, Kind, Stopped, evaluate, held_out
 from hrm_train.loop import Trainer
@@ -198,7 +198,7 @@ class TrainingRun:
             if self.trainer.ranks.is_first:
                 checkpoints.choose(self.path, step, keep=self.intervals.keep)
 
-    def _evaluated(self, model: HRM, kind: Kind, rows: batches.Batch) -> tuple[Evaluation, bool]:
+    def _evaluated(self, model: HRM, kind: Kind, rows: datasets.Batch) -> tuple[Evaluation, bool]:
         """The evaluation, and whether it is better than all earlier ones of its kind."""
         identifiers: Sequence[str] = ()
         if kind == "whole":
@@ -246,7 +246,7 @@ class TrainingRun:
 
 def run_of(plan: RunPlan, trainer: Trainer, *, wandb: bool) -> TrainingRun:
     """Returns the run of a plan; its checkpoints name the data, the machine and the commit."""
-    source = batches.open_source(plan.data, "test", trainer.feed.puzzle)
+    source = datasets.open_split(plan.data, "test", plan.puzzle)
     known = trainer.model.config.num_puzzle_ids
     if source.num_puzzle_ids != known:
         raise datasets.DatasetError(

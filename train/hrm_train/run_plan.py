@@ -4,28 +4,30 @@ A resume needs nothing else.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from hrm_host import atomic
 from hrm_model import checkpoint, geometry
 from hrm_model.config import HRMConfig, record_of
 from hrm_model.families import model_of, num_parameters_of
-from hrm_model.hrm import HRM
 from hrm_puzzles import registry
+from hrm_puzzles.data.datasets import open_split
 from hrm_puzzles.puzzle import Puzzle
-from hrm_train import batches, distributed, memory, status
+from hrm_train import distributed, memory
 from hrm_train.hardware import Hardware, prepare
 from hrm_train.loop import Trainer
 from hrm_train.options import Intervals
 from hrm_train.recipe import Recipe
 
 T = TypeVar("T")
+Row = dict[str, Any]
+
+SETTINGS = "run.json"
 
 # Products of a run. One with 2e10 took 20 CPU seconds without torch.compile, 111 with it.
 WORTH_COMPILING = 1e12
@@ -44,12 +46,12 @@ class RunPlan:
     recipe: Recipe
     init: Path | None = None
     intervals: Intervals = field(default_factory=Intervals)
-    events: tuple[status.Row, ...] = ()  # what resumes changed: step, samples, changes
+    events: tuple[Row, ...] = ()  # what resumes changed: step, samples, changes
 
     @property
     def is_new(self) -> bool:
         """Whether the run's directory lacks a plan."""
-        return not (self.run / status.SETTINGS).exists()
+        return not (self.run / SETTINGS).exists()
 
     @property
     def puzzle(self) -> Puzzle:
@@ -135,7 +137,7 @@ class RunPlan:
 def write_plan(plan: RunPlan) -> None:
     """Creates the run's directory with its plan."""
     plan.run.mkdir(parents=True, exist_ok=True)
-    atomic.write_text(plan.run / status.SETTINGS, plan.to_json())
+    atomic.write_text(plan.run / SETTINGS, plan.to_json())
 
 
 def read_plan(run: Path, machine: Hardware | None = None) -> RunPlan:
@@ -143,9 +145,11 @@ def read_plan(run: Path, machine: Hardware | None = None) -> RunPlan:
 
     Raises ValueError if the directory lacks a plan.
     """
-    file = run / status.SETTINGS
+    file = run / SETTINGS
     if not file.exists():
-        raise ValueError(f"{run} holds no run to resume; start it without --resume")
+        raise ValueError(
+            f"{run} holds no run; give one that hrm-train began, or start it without --resume"
+        )
     values = checkpoint.read_json(file)
     try:
         init = values["init"]
@@ -161,7 +165,7 @@ def read_plan(run: Path, machine: Hardware | None = None) -> RunPlan:
             config=_record(HRMConfig, values["model"]),
             init=init and Path(init),
             intervals=_record(Intervals, values["intervals"]),
-            events=status.events_in(values),
+            events=_events_in(values),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
@@ -178,6 +182,20 @@ def _record(kind: type[T], values: Mapping[str, Any]) -> T:
     return record
 
 
+def _events_in(values: Row) -> tuple[Row, ...]:
+    """What resumes changed; raises an error for what `change_text` cannot show."""
+    events = tuple(values.get("events", ()))
+    for event in events:
+        change_text(event)
+    return events
+
+
+def change_text(event: Row) -> str:
+    """What a resume changed, as "changed at sample 64: lr: 0.001 -> 0.0005"."""
+    changes = [f"{name}: {old} -> {new}" for name, (old, new) in event["changes"].items()]
+    return f"changed at sample {event['samples']:,}: {', '.join(changes)}"
+
+
 def trainer_from(plan: RunPlan) -> Trainer:
     """Returns the trainer at its first step; `Trainer.restore` moves it to a checkpoint.
 
@@ -185,36 +203,10 @@ def trainer_from(plan: RunPlan) -> Trainer:
     """
     recipe = plan.recipe
     prepare(plan.hardware)
-    source = batches.open_source(plan.data, "train", plan.puzzle)
+    source = open_split(plan.data, "train", plan.puzzle)
     torch.manual_seed(recipe.seed)
     model = model_of(plan.config)
     # A checkpoint of the run itself replaces these weights anyway.
     if plan.init and not checkpoint.steps_of(plan.run):
-        start = checkpoint.resolve(plan.init)
-        state = _initial_state(start, model, source)
-        checkpoint.load_state(model, state, start)
+        geometry.start_from(plan.init, model, source)
     return Trainer(model, source, recipe, plan.hardware, micro_batch=plan.micro_batch)
-
-
-def _initial_state(path: Path, model: HRM, source: batches.SplitSource) -> dict[str, Tensor]:
-    """The weights of a checkpoint in the shapes of `model`, on the board of the data."""
-    loaded, meta = checkpoint.load(path)
-    start = geometry.on_board(loaded, source.puzzle)
-    config = model.config
-    state = start.state_dict()
-    if start.config.hidden_size != config.hidden_size:
-        state = geometry.widened(start, model)
-    table_NE = state["puzzle_table"]
-    if checkpoint.PUZZLE_IDS in meta:
-        known = meta[checkpoint.PUZZLE_IDS]
-        state["puzzle_table"] = _vectors_of(source.identifiers(), table_NE, known)
-    elif len(table_NE) != config.num_puzzle_ids:
-        state["puzzle_table"] = table_NE.mean(0).expand_as(model.puzzle_table)
-    return state
-
-
-def _vectors_of(names: Sequence[str], table_NE: Tensor, known: Sequence[str]) -> Tensor:
-    """The table for puzzles of these names: known ones keep their vector, others get the mean."""
-    vector_of = dict(zip(known, table_NE, strict=False))
-    mean_E = table_NE.mean(0)
-    return torch.stack([vector_of.get(name, mean_E) for name in names])

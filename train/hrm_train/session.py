@@ -20,15 +20,16 @@ from hrm_host.reading import counted
 from hrm_puzzles.arc.arc import Arc
 from hrm_puzzles.arc.build import ArcRecipe
 from hrm_puzzles.arc.tasks import chosen, read_tasks
+from hrm_puzzles.data import datasets
 from hrm_puzzles.data.for_training import largest_bytes
-from hrm_train import batches, checkpoints, distributed, meter, status, telemetry, tuning
+from hrm_train import checkpoints, distributed, meter, telemetry, tuning
 from hrm_train.distributed import console, say, say_whole
 from hrm_train.evaluate import HEADER
 from hrm_train.hardware import GIGABYTE, hardware_from_name
 from hrm_train.options import Intervals, PlanOptions, TrainOptions
 from hrm_train.plan import draft, plan_of, with_changes
 from hrm_train.run import TrainingRun, run_of
-from hrm_train.run_plan import RunPlan, read_plan, trainer_from, write_plan
+from hrm_train.run_plan import RunPlan, change_text, read_plan, trainer_from, write_plan
 
 FOR_A_CPU = ("sudoku-small", "maze-small", "arc-small")  # recipes
 
@@ -42,15 +43,6 @@ def train(options: TrainOptions) -> None:
     ranks = distributed.ranks()
     console.quiet = not ranks.is_first
     threading.excepthook = _ignore_disk_errors
-    if options.dry_run:
-        show_dry_run(options, Console())
-        return
-    skipped, profiled = options.profile_window
-    if skipped < 0 or profiled < 1:
-        raise ValueError(
-            f"--profile-window is {skipped} {profiled}; give the number of steps to "
-            "skip, 0 or more, then the number to profile, 1 or more"
-        )
     if options.wandb:
         telemetry.require_wandb()
     if ranks.is_first:
@@ -112,7 +104,7 @@ def _train(plan: RunPlan, options: TrainOptions) -> None:
     if options.profile:
         if is_new:
             _record(plan)
-        table = meter.profile_steps(trainer.step, trainer.device, path, options.profile_window)
+        table = meter.profile_steps(trainer.step, trainer.device, path, options.profile)
         say_whole(table)
         written = f"{path / meter.TABLE}, {path / meter.TRACE}"
         train_on = command.runnable("hrm-train", "--run", path, "--resume")
@@ -134,7 +126,7 @@ def _record(plan: RunPlan) -> None:
     if ranks.is_first:
         write_plan(plan)
         if plan.events:
-            say(status.change_text(plan.events[-1]))
+            say(change_text(plan.events[-1]))
 
 
 def _drive(run: TrainingRun) -> None:
@@ -208,7 +200,7 @@ def _expected_ids(plan: RunPlan, options: PlanOptions) -> int:
     """The number of puzzle ids in the data set, or about that of one that would be built."""
     puzzle = plan.puzzle
     if plan.data.exists():
-        return batches.open_source(plan.data, "train", puzzle).num_puzzle_ids
+        return datasets.open_split(plan.data, "train", puzzle).num_puzzle_ids
     if not isinstance(puzzle, Arc):
         return 1
     recipe = ArcRecipe(puzzle=puzzle.name, **options.examples)
@@ -238,7 +230,7 @@ def _schedule(plan: RunPlan) -> str:
     warmup_share = 100 * recipe.warmup_samples / recipe.total_samples
     passes = ""
     if plan.data.exists():
-        num_groups = batches.open_source(plan.data, "train", plan.puzzle).num_groups
+        num_groups = datasets.open_split(plan.data, "train", plan.puzzle).num_groups
         passes = f" ({recipe.total_samples / num_groups:.3g} passes)"
     return (
         f"{counted(plan.num_steps, 'step')} of {counted(recipe.batch_size, 'puzzle')}, "

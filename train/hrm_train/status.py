@@ -16,16 +16,15 @@ from typing import Any, cast
 from rich.table import Table
 
 from hrm_host.progress import duration
-from hrm_host.reading import counted, json_from, object_of
+from hrm_host.reading import counted, json_from
 from hrm_model import checkpoint
 from hrm_train import checkpoints, evaluate
 from hrm_train.batches import Progress
+from hrm_train.run_plan import Row, change_text, read_plan
 
-SETTINGS = "run.json"
 METRICS = "metrics.ndjson"
 VALIDATIONS = "validation.ndjson"
 NUMBER = int | float
-Row = dict[str, Any]
 
 MEASURED = ("samples_per_s", "step_ms", "step_p50_ms", "step_p99_ms", "cpu_cores")
 """Figures of the machine that every row has."""
@@ -196,56 +195,31 @@ def read_status(run: Path) -> Row:
 
     Raises ValueError if the directory lacks a run.
     """
-    record = _record(run)
-    recipe = record["recipe"]
+    plan = read_plan(run)
+    total_samples = plan.recipe.total_samples
     row = NOTHING_YET
     for line in read_lines(run / METRICS, last_bytes=1 << 16):
         if _holds(line, METRICS_FIELDS):
             row = {**NOTHING_YET, **line}
     rows = validations(run)
-    num_left = max(0, recipe["total_samples"] - row["samples"])
+    num_left = max(0, total_samples - row["samples"])
     speed = row["samples_per_s"]
     return {
         "run": str(run),
-        "puzzle": recipe["puzzle"],
+        "puzzle": plan.recipe.puzzle,
         "process": checkpoints.writer_of(run),
         **row,
-        "total_samples": recipe["total_samples"],
+        "total_samples": total_samples,
         "eta_s": num_left / speed if speed else None,
         "age_s": time.time() - row["time"] if row["time"] else None,
         "phase_share": phase_shares(row),
         "last_validation": _short(rows[-1] if rows else None),
         "best_validation": _short(best_validation(run, "whole")),
-        "events": record["events"],
+        "events": plan.events,
         "checkpoints": [path.name for path in checkpoint.steps_of(run)],
         "latest": _named(run / "latest"),
         "best": _named(run / "best"),
     }
-
-
-def _record(run: Path) -> Row:
-    """What hrm-train has written of a run; its recipe names the puzzle and the samples."""
-    try:
-        record = object_of(run / SETTINGS)
-        recipe = record["recipe"]
-        total = recipe["total_samples"]
-        if type(total) is not int or total < 1:
-            raise ValueError(f"total_samples is {total!r}, but must be a whole number above 0")
-        recipe["puzzle"] = str(recipe["puzzle"])
-        record["events"] = events_in(record)
-        return record
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{run} holds no run ({error}); give a directory that hrm-train --run created"
-        ) from error
-
-
-def events_in(record: Row) -> tuple[Row, ...]:
-    """What resumes changed; raises an error for what `change_text` cannot show."""
-    events = tuple(record.get("events", ()))
-    for event in events:
-        change_text(event)
-    return events
 
 
 def _named(pointer: Path) -> str | None:
@@ -287,12 +261,6 @@ def table_of(status: Mapping[str, Any]) -> Table:
     for name, text in rows.items():
         table.add_row(name, text)
     return table
-
-
-def change_text(event: Row) -> str:
-    """What a resume changed, as "changed at sample 64: lr: 0.001 -> 0.0005"."""
-    changes = [f"{name}: {old} -> {new}" for name, (old, new) in event["changes"].items()]
-    return f"changed at sample {event['samples']:,}: {', '.join(changes)}"
 
 
 def _progress_rows(status: Mapping[str, Any]) -> dict[str, str]:

@@ -17,9 +17,10 @@ from hrm_benchmarks.report import Row
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of, num_parameters_of
 from hrm_puzzles import registry
+from hrm_puzzles.data import datasets
 from hrm_puzzles.data.build import DataRecipe, build
 from hrm_puzzles.data.sources import MIXED
-from hrm_train import batches, hardware, loop
+from hrm_train import hardware, loop
 from hrm_train.evaluate import evaluate
 from hrm_train.recipe import Recipe, config_for, recipe_for
 
@@ -52,7 +53,7 @@ def families(options: TrainingOptions, sizes: tuple[int, int], folder: Path) -> 
     for name in options.puzzle or COMPARED:
         data = built(name, folder, sizes)
         puzzle = registry.get(name)
-        source = batches.open_source(data, "train", puzzle)
+        source = datasets.open_split(data, "train", puzzle)
         for arch, changes in FAMILIES.items():
             preset = "relational" if arch == "relational" else "small"
             usual = recipe_for(preset, puzzle, batch_size=32)
@@ -79,7 +80,7 @@ def parts(
     recipe = replace(usual, seed=seed, total_samples=num_samples, warmup_samples=num_samples // 10)
     for part in (8, 4, 2, 1):
         data = built(name, folder / f"{part}", (num_train // part, num_test))
-        source = batches.open_source(data, "train", puzzle)
+        source = datasets.open_split(data, "train", puzzle)
         config = config_for(preset, puzzle, source.num_puzzle_ids)
         row = trained(
             config, recipe, source, data, lambda trainer: trainer.progress.samples >= num_samples
@@ -98,7 +99,7 @@ def built(name: str, folder: Path, sizes: tuple[int, int], difficulty: str = MIX
 def trained(
     config: HRMConfig,
     recipe: Recipe,
-    source: batches.SplitSource,
+    source: datasets.Split,
     data: Path,
     is_over: Callable[[loop.Trainer], bool],
 ) -> Row:
@@ -109,7 +110,7 @@ def trained(
     trainer = loop.Trainer(model_of(config), source, recipe, hardware.PRESETS["cpu"])
     while not is_over(trainer):
         trainer.step()
-    held_out = batches.open_source(data, "test", puzzle)
+    held_out = datasets.open_split(data, "test", puzzle)
     rows = held_out.rows(np.arange(len(held_out)))
     evaluation = evaluate(trainer.averaged_model(), puzzle, rows)
     return {

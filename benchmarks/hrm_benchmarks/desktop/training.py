@@ -31,6 +31,7 @@ from hrm_model.families import model_of
 from hrm_model.hrm import HRM
 from hrm_model.layers import Block, Level, Rotation
 from hrm_puzzles import registry
+from hrm_puzzles.data import datasets
 from hrm_train import batches, hardware, loop, optim
 from hrm_train.recipe import Recipe, config_for, recipe_for
 from hrm_train.window import Slots, window_loss
@@ -150,7 +151,7 @@ def stepper(contestant: TrainerUnderTest) -> Callable[[], float]:
     """
     recipe = contestant.recipe
     puzzle = registry.get(recipe.puzzle)
-    source = batches.open_source(contestant.data, "train", puzzle)
+    source = datasets.open_split(contestant.data, "train", puzzle)
     model = initial(contestant.config)
     if not contestant.is_ours:
         plain = plain_model(contestant.config)
@@ -239,7 +240,7 @@ class PlainAdamATan2:
 class PlainTrainer:
     """The published loop: every step draws a whole batch, but only halted slots take their row."""
 
-    def __init__(self, model: HRM, source: batches.SplitSource, recipe: Recipe) -> None:
+    def __init__(self, model: HRM, source: datasets.Split, recipe: Recipe) -> None:
         self.model = model
         self.feed = batches.Feed(source, seed=recipe.seed, augment=recipe.augment)
         self.recipe = recipe

@@ -125,7 +125,7 @@ def parse_request(
         best_effort=request.best_so_far,
         streamed=streamed,
     )
-    return ParsedRequest(model=model, board=board, parsed=parsed, task=task)
+    return ParsedRequest(model, board, parsed, task)
 
 
 def _read(

@@ -7,6 +7,7 @@ lane, its scheduler and its engine.
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
 from itertools import islice
 
 import numpy as np
@@ -16,6 +17,7 @@ from hrm_edge_runtime.batching.stats import (
     NUM_TELLING,
     LaneCounters,
     LaneSnapshot,
+    LaneTotals,
     Outcome,
     SlotView,
 )
@@ -145,7 +147,9 @@ class Lane:
         least_segments = 1
         if len(counters.recent_segments) >= NUM_TELLING:
             least_segments = min(counters.recent_segments)
+        totals = {one.name: getattr(counters, one.name) for one in fields(LaneTotals)}
         return LaneSnapshot(
+            **totals,
             num_slots=scheduler.num_slots,
             num_active=len(scheduler.running),
             num_queued=len(scheduler.waiting),
@@ -155,15 +159,6 @@ class Lane:
             segments_histogram=tuple(map(counters.segments.__getitem__, range(most_segments + 1))),
             least_step_s=min(counters.full_steps_s, default=0.0),
             least_segments=least_segments,
-            steps=counters.steps,
-            slot_segments=counters.slot_segments,
-            slot_segments_used=counters.slot_segments_used,
-            slot_segments_offered=counters.slot_segments_offered,
-            hypotheses=counters.hypotheses,
-            step_seconds_total=counters.step_seconds_total,
-            host_seconds_total=counters.host_seconds_total,
-            mean_step_s=counters.mean_step_s,
-            mean_segments=counters.mean_segments,
         )
 
     def _admit(self, now: float) -> list[Attempt]:

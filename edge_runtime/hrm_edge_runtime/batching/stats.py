@@ -34,15 +34,31 @@ class SlotView:
     margin: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaneSnapshot:
-    """The state of a lane at one moment; it may be kept and sent to another process.
+@dataclass(kw_only=True)
+class LaneTotals:
+    """What a lane has counted over its life, and its running means.
 
     - `slot_segments` counts the rows of all steps. `slot_segments_used` and `slot_segments_offered`
       count only steps that left a puzzle waiting, so their ratio is the occupancy under a backlog.
+    - `step_seconds_total` is the engine's time; `host_seconds_total` is the rest of `Lane.step`.
+    """
+
+    steps: int = 0
+    slot_segments: int = 0
+    slot_segments_used: int = 0
+    slot_segments_offered: int = 0
+    hypotheses: int = 0
+    step_seconds_total: float = 0.0
+    host_seconds_total: float = 0.0
+    mean_step_s: float = 0.0
+    mean_segments: float = 0.0
+
+
+@dataclass(kw_only=True)
+class LaneSnapshot(LaneTotals):
+    """The state of a lane at one moment; it may be kept and sent to another process.
+
     - `segments_histogram[n]` counts the puzzles that halted after n segments.
-    - `step_seconds_total` is the engine's time over the lane's life; `host_seconds_total` is the
-      rest of `Lane.step`.
     - `least_step_s` is the shortest recent step over all slots, 0 before the first.
     - `least_segments` is the smallest number of segments among the recent puzzles.
     """
@@ -52,17 +68,8 @@ class LaneSnapshot:
     num_queued: int
     queue_limit: int
     slots: tuple[SlotView, ...]
-    steps: int
-    slot_segments: int
-    slot_segments_used: int
-    slot_segments_offered: int
-    hypotheses: int
     completed: dict[Outcome, int]
     segments_histogram: tuple[int, ...]
-    step_seconds_total: float
-    host_seconds_total: float
-    mean_step_s: float
-    mean_segments: float
     least_step_s: float
     least_segments: int
 
@@ -90,18 +97,9 @@ class LaneSnapshot:
 
 
 @dataclass(kw_only=True)
-class LaneCounters:
-    """The running totals behind a snapshot; only the lane writes them."""
+class LaneCounters(LaneTotals):
+    """The counters behind a snapshot; only the lane writes them."""
 
-    steps: int = 0
-    slot_segments: int = 0
-    slot_segments_used: int = 0
-    slot_segments_offered: int = 0
-    hypotheses: int = 0
-    step_seconds_total: float = 0.0
-    host_seconds_total: float = 0.0
-    mean_step_s: float = 0.0
-    mean_segments: float = 0.0
     mean_first_s: float = 0.0
     mean_host_s: float = 0.0
     _run_length: int = 1

@@ -43,7 +43,7 @@ class TaskVariants:
 
     def variants(self, tokens_T: Int32, puzzle_id: int, count: int) -> list[TaskVariant]:
         """Up to `count` different variants; fewer if the puzzle lacks symmetries or names."""
-        original = TaskVariant(tokens_T=tokens_T, puzzle_id=puzzle_id)
+        original = TaskVariant(tokens_T, puzzle_id)
         if isinstance(self._puzzle, Voting):
             others = self._by_name(original, self._puzzle)
         else:

@@ -12,9 +12,8 @@ H100 only.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime as ort
@@ -53,19 +52,18 @@ Address = tuple[str, int, Any, list[int], int]
 """Device, its number, type, shape and pointer of some rows, as a binding takes them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Provider:
+class Provider(NamedTuple):
     """One way to run a graph; the carry is kept on `device`, or in numpy arrays if that is None."""
 
     name: str
+    options: dict[str, Any]
     device: str | None = None
-    options: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-CPU = Provider(name="CPUExecutionProvider")
+CPU = Provider(name="CPUExecutionProvider", options={})
 # TensorFloat-32 keeps ten bits of each factor of a product, which breaks float32 parity over 16
 # segments.
-CUDA = Provider(name="CUDAExecutionProvider", device="cuda", options={"use_tf32": "0"})
+CUDA = Provider(name="CUDAExecutionProvider", options={"use_tf32": "0"}, device="cuda")
 
 
 class CarryRows:

@@ -177,7 +177,7 @@ class EngineClient:
         if not self._pending:
             self._progress_s = time.monotonic()
         future = asyncio.get_running_loop().create_future()
-        pending = _Pending(future=future, lane=lane, task=task, on_event=on_event)
+        pending = _Pending(future, lane, task, on_event)
         self._pending[task.task_id] = pending
         context = logs.request.get()
         request_id = context.request_id if context else ""

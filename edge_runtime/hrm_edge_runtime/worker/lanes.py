@@ -202,7 +202,7 @@ def open_lane(
         memory_bytes=memory_bytes,
         step_s=step_s,
     )
-    return OpenedLane(lane=lane, report=report)
+    return OpenedLane(lane, report)
 
 
 def _measured(bundle: Bundle, options: LaneOptions) -> StepTimes:

@@ -132,7 +132,7 @@ class EngineLoop:
             self._turns.charge(key, time.monotonic() - began_s)
         self._is_stale = True
         if results or events:
-            self._connection.send(messages.Stepped(results=results, events=events))
+            self._connection.send(messages.Stepped(results, events))
         for result in results:
             request = self._request_of.pop(result.task_id, "")
             if result.halted_by == "failed":

@@ -7,8 +7,8 @@ Shapes: V variants of a task (the unchanged task first), E its examples of one s
 
 import hashlib
 import shutil
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -65,8 +65,7 @@ class ArcRecipe:
         return np.random.default_rng([self.seed, task_seed])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Source:
+class _Source(NamedTuple):
     """The tasks that fit the board, with further examples at the end of their demonstrations.
 
     `num_left_out` counts the chosen tasks that do not fit, `num_more_left_out` such examples.
@@ -76,7 +75,7 @@ class _Source:
     tasks: list[ArcTask]
     num_left_out: int
     examples: Examples | None = None
-    num_by_task: dict[str, int] = field(default_factory=dict[str, int])
+    num_by_task: Mapping[str, int] = {}
     num_more_left_out: int = 0
 
 
@@ -88,7 +87,7 @@ def _source(recipe: ArcRecipe, puzzle: Arc) -> _Source:
         tasks = [replace(task, is_held_out=True) for task in tasks]
     num_left_out = len(wanted) - len(tasks)
     if recipe.more is None:
-        return _Source(tasks=tasks, num_left_out=num_left_out)
+        return _Source(tasks, num_left_out)
     if recipe.more_license is None:
         problem = f"{recipe.more} has examples of somebody, whose license the data set copies"
         raise datasets.DatasetError(f"{problem}; name its file with --more-license FILE.")

@@ -104,7 +104,7 @@ def boxes_of_B(tokens_BT: IntArray, side: int) -> Boxes:
     is_color_BSS = is_color_BT.reshape(-1, side, side)
     top_B, height_B = _extent(np.any(is_color_BSS, axis=2))
     left_B, width_B = _extent(np.any(is_color_BSS, axis=1))
-    return Boxes(top_B=top_B, left_B=left_B, height_B=height_B, width_B=width_B)
+    return Boxes(top_B, left_B, height_B, width_B)
 
 
 def _extent(has_color_BS: BoolArray) -> tuple[IntpArray, IntpArray]:

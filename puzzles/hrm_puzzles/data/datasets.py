@@ -23,7 +23,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,14 +92,28 @@ class DatasetMeta:
     total_puzzles: int | None = None
 
 
+class Batch(NamedTuple):
+    """Examples of a split; a label is IGNORE where the loss skips a position."""
+
+    tokens_BT: Int32Array
+    labels_BT: Int32Array
+    puzzle_ids_B: Int32Array
+
+    def rows(self, part: slice | NDArray[np.bool_] | NDArray[np.intp]) -> "Batch":
+        return Batch(*(array[part] for array in self))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """One split in `directory`, memory-mapped: arrays are read from disk when they are used.
+    """One split of the data set `path`, memory-mapped: arrays are read from disk when used.
 
-    `puzzle_offsets` and `group_offsets` hold the start of each puzzle and group, and the end.
+    A group is an original puzzle; its members are its variants. `puzzle_offsets` and
+    `group_offsets` hold the start of each puzzle and group, and the end.
     """
 
-    directory: Path
+    path: Path
+    name: str
+    puzzle: Puzzle
     meta: DatasetMeta
     inputs_NT: IntArray
     labels_NT: IntArray
@@ -110,6 +124,21 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.inputs_NT)
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.group_offsets) - 1
+
+    @property
+    def num_puzzle_ids(self) -> int:
+        return self.meta.num_puzzle_identifiers
+
+    def identifiers(self) -> list[str]:
+        """The names of the puzzle ids."""
+        return identifiers_at(self.path)
+
+    def rows(self, indices_B: NDArray[np.intp]) -> Batch:
+        return Batch(self.inputs(indices_B), self.labels(indices_B), self.puzzle_ids_N[indices_B])
 
     def inputs(self, indices: IntArray | slice) -> Int32Array:
         return self._tokens("inputs", self.inputs_NT[indices], indices)
@@ -129,17 +158,16 @@ class Split:
         if is_outside_BT.any():
             rows_N1 = np.arange(len(self))[:, None]
             rows_BT = np.broadcast_to(rows_N1, self.inputs_NT.shape)[indices]
-            file = _file_of(self.directory, self.meta.sets[0], name)
+            file = _file_of(self.path / self.name, self.meta.sets[0], name)
             raise DatasetError(
                 f"{file} holds {values_BT[is_outside_BT][0]} in the example at index "
-                f"{rows_BT[is_outside_BT][0]}, but the vocabulary of {self.directory} has the "
+                f"{rows_BT[is_outside_BT][0]}, but the vocabulary of {self.path} has the "
                 f"tokens 0 to {num_tokens - 1}; build the data set again."
             )
         return values_BT.astype(np.int32)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Layout:
+class Layout(NamedTuple):
     """The examples of each puzzle and the puzzles of each group.
 
     Offsets hold the start of each, and the end.
@@ -282,13 +310,14 @@ def _save(directory: Path, name: str, array: NDArray[Any]) -> None:
     write_array(directory / f"all__{name}.npy", array)
 
 
-def open_split(path: Path, split: str) -> Split:
+def open_split(path: Path, split: str, puzzle: Puzzle) -> Split:
     """Open one split of a data set of ours, of HRM or of TRM.
 
-    Raises DatasetError for missing files and for sizes that disagree.
+    Raises DatasetError for missing files, for sizes that disagree and for another puzzle.
     """
     directory = path / split
-    meta = read_meta(directory)
+    meta = _read_meta(directory)
+    _require_puzzle(path, meta, puzzle)
     subset = meta.sets[0]
     inputs_NT = _array(directory, subset, "inputs")
     labels_NT = _array(directory, subset, "labels")
@@ -312,7 +341,9 @@ def open_split(path: Path, split: str) -> Split:
         ratings_N = _array(directory, subset, "ratings")
         _require_shape(directory, "ratings", ratings_N, (num_examples,))
     return Split(
-        directory=directory,
+        path=path,
+        name=split,
+        puzzle=puzzle,
         meta=meta,
         inputs_NT=inputs_NT,
         labels_NT=labels_NT,
@@ -323,7 +354,7 @@ def open_split(path: Path, split: str) -> Split:
     )
 
 
-def read_meta(directory: Path) -> DatasetMeta:
+def _read_meta(directory: Path) -> DatasetMeta:
     """Read dataset.json of one split. Unknown keys are ignored."""
     path = directory / "dataset.json"
     if not path.exists():
@@ -341,9 +372,7 @@ def read_meta(directory: Path) -> DatasetMeta:
     return meta
 
 
-def meta_for(puzzle: Puzzle, path: Path, split: str) -> DatasetMeta:
-    """Read dataset.json of a split. Raises DatasetError if the data set is of another puzzle."""
-    meta = read_meta(path / split)
+def _require_puzzle(path: Path, meta: DatasetMeta, puzzle: Puzzle) -> None:
     if (meta.vocab_size, meta.seq_len) != (puzzle.vocab_size, puzzle.seq_len):
         found = f"{path} has {meta.seq_len} positions of {meta.vocab_size} tokens"
         expected = f"{puzzle.name} has {puzzle.seq_len} of {puzzle.vocab_size}"
@@ -353,7 +382,6 @@ def meta_for(puzzle: Puzzle, path: Path, split: str) -> DatasetMeta:
         raise DatasetError(
             f"{path} holds {named}, but the puzzle is {puzzle.name}; give a data set of that."
         )
-    return meta
 
 
 def _meta_of(values: Mapping[str, Any]) -> DatasetMeta:

@@ -89,7 +89,7 @@ def read_examples(
     rows = np.frombuffer(bytes(content), dtype=example_type(puzzle))
     for sentence in ambiguous_text(puzzle, rows["inputs"], f"questions of {path}"):
         say(sentence)
-    return FileContent(rows=rows, names=names, faults=faults)
+    return FileContent(rows, names, faults)
 
 
 def bad_rows_text(faults: dict[str, str]) -> str:

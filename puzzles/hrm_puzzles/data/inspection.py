@@ -18,7 +18,6 @@ from hrm_puzzles.data.datasets import (
     DatasetError,
     Split,
     identifiers_at,
-    meta_for,
     open_split,
     recipe_at,
 )
@@ -106,11 +105,10 @@ def inspect(path: Path, puzzle_name: str | None = None) -> DatasetReport:
     facts: dict[str, Facts] = {}
     reports: list[SplitReport] = []
     for name in names:
-        meta_for(puzzle, path, name)
-        split = open_split(path, name)
-        facts[name] = _facts(puzzle, split)
+        split = open_split(path, name, puzzle)
+        facts[name] = _facts(split)
         num_names = _num_names(path) or int(split.puzzle_ids_N.max()) + 1
-        reports.append(_report(name, puzzle, split, facts[name], num_names))
+        reports.append(_report(split, facts[name], num_names))
     return DatasetReport(
         puzzle=puzzle.name,
         proof_exists=puzzle.proof_exists,
@@ -137,44 +135,45 @@ def _puzzle_of(path: Path, name: str | None) -> Puzzle:
     return registry.get(name)
 
 
-def _report(name: str, puzzle: Puzzle, split: Split, facts: Facts, num_names: int) -> SplitReport:
+def _report(split: Split, facts: Facts, num_names: int) -> SplitReport:
     wrong: list[int] = np.flatnonzero(facts["is_wrong"]).tolist()
-    num_ambiguous, _ = num_ambiguous_in(puzzle, split.inputs_NT)
+    num_ambiguous, _ = num_ambiguous_in(split.puzzle, split.inputs_NT)
     named = {
         "examples": len(split),
         "puzzles": len(split.puzzle_offsets) - 1,
-        "groups": len(split.group_offsets) - 1,
+        "groups": split.num_groups,
         "puzzle ids": len(np.unique(split.puzzle_ids_N)),
         "repeated questions": len(split) - len(np.unique(facts["question"])),
     }
     return SplitReport(
-        split=name,
+        split=split.name,
         num_wrong=len(wrong),
         first_wrong=next(iter(wrong), None),
         num_out_of_range=int(facts["num_outside"].sum()),
         num_ambiguous=num_ambiguous,
-        num_puzzle_ids=split.meta.num_puzzle_identifiers,
+        num_puzzle_ids=split.num_puzzle_ids,
         num_names=num_names,
         facts=named,
     )
 
 
-def _facts(puzzle: Puzzle, split: Split) -> Facts:
+def _facts(split: Split) -> Facts:
     """The facts of each example, [N] each."""
     blocks: list[Facts] = []
     for start in range(0, len(split), BLOCK):
         block = slice(start, start + BLOCK)
-        blocks.append(_facts_of_block(puzzle, split, block))
+        blocks.append(_facts_of_block(split, block))
     joined: Facts = {}
     for fact in blocks[0]:
         joined[fact] = np.concatenate([found[fact] for found in blocks])
     return joined
 
 
-def _facts_of_block(puzzle: Puzzle, split: Split, block: slice) -> Facts:
+def _facts_of_block(split: Split, block: slice) -> Facts:
     """The facts of each example, [B] each. A label is wrong if it is disproven or malformed."""
+    puzzle = split.puzzle
     inputs_BT = np.asarray(split.inputs_NT[block])
-    labels_BT = _counting_BT(puzzle, split, inputs_BT, np.asarray(split.labels_NT[block]))
+    labels_BT = _counting_BT(split, inputs_BT, np.asarray(split.labels_NT[block]))
     ids_B1 = split.puzzle_ids_N[block, None]
     numbered_inputs_BT = np.concatenate([ids_B1, inputs_BT], axis=1)
     both_BT = np.concatenate([inputs_BT, labels_BT], axis=1)
@@ -188,14 +187,12 @@ def _facts_of_block(puzzle: Puzzle, split: Split, block: slice) -> Facts:
     }
 
 
-def _counting_BT(
-    puzzle: Puzzle, split: Split, inputs_BT: IntArray, labels_BT: IntArray
-) -> IntArray:
+def _counting_BT(split: Split, inputs_BT: IntArray, labels_BT: IntArray) -> IntArray:
     """The labels, with the question or the pad token where training ignores a label."""
     ignored = split.meta.ignore_label_id
     if ignored is None:
         return labels_BT
-    unjudged = inputs_BT if puzzle.proof_exists else split.meta.pad_id
+    unjudged = inputs_BT if split.puzzle.proof_exists else split.meta.pad_id
     return np.where(labels_BT == ignored, unjudged, labels_BT)
 
 
@@ -239,8 +236,8 @@ def _num_names(path: Path) -> int:
 
 def example_text(path: Path, part: SplitReport, puzzle_name: str) -> str:
     """The first example with a wrong label, or the first one, with what else is known about it."""
-    split = open_split(path, part.split)
     puzzle = registry.get(puzzle_name)
+    split = open_split(path, part.split, puzzle)
     index = part.first_wrong or 0
     question = puzzle.decode(split.inputs_NT[index])
     answer = puzzle.decode(split.labels_NT[index])

@@ -21,7 +21,7 @@ from hrm_host import atomic, workers
 from hrm_host.progress import OnProgress, unheard
 from hrm_host.reading import counted
 from hrm_puzzles import registry
-from hrm_puzzles.data.datasets import DatasetError, meta_for, open_split
+from hrm_puzzles.data.datasets import DatasetError, open_split
 from hrm_puzzles.data.examples import Examples, example_type, read_examples
 from hrm_puzzles.puzzle import (
     BoolArray,
@@ -300,8 +300,7 @@ def questions_from_data(
 
     Raises DatasetError for a data set of another puzzle or of another size.
     """
-    meta_for(puzzle, path, "test")
-    split = open_split(path, "test")
+    split = open_split(path, "test", puzzle)
     rows = chosen_rows(len(split), len(split) if count is None else count, seed)
     return Questions(
         tokens_NT=split.inputs(rows),

@@ -76,7 +76,7 @@ class Gpu:
         for name, (_, offset, *_) in (layout.fields or {}).items():
             arrays[name] = memory[name]
             addresses[name] = address + offset
-        return Shared(arrays=arrays, addresses=addresses, memory=memory, address=address)
+        return Shared(arrays, addresses, memory, address)
 
     def upload(self, shared: Shared) -> None:
         """Send what the host wrote to the GPU; an integrated GPU sees it already."""

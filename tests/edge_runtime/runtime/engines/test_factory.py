@@ -26,7 +26,7 @@ from hrm_parity.walk import Side, walk
 from hrm_puzzles.data.sources import questions_made
 
 # the path of a device, in the CPU's memory
-ON_DEVICE = onnx_engine.Provider(name="CPUExecutionProvider", device="cpu")
+ON_DEVICE = onnx_engine.Provider(name="CPUExecutionProvider", options={}, device="cpu")
 without_gpu = pytest.mark.skipif(num_gpus() > 0, reason="this machine has a GPU")
 
 

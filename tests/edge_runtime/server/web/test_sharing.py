@@ -146,9 +146,10 @@ def exported(page: Page, folder: Path) -> Path:
 
 def check_import(file: Path, kind: str, num_examples: int) -> None:
     out = file.parent / "data"
-    imported = import_file(file, registry.get(kind), out, split="train")
+    puzzle = registry.get(kind)
+    imported = import_file(file, puzzle, out, split="train")
     assert (imported.num_train, imported.faults) == (num_examples, [])
-    assert len(open_split(out, "train")) == num_examples
+    assert len(open_split(out, "train", puzzle)) == num_examples
 
 
 def test_solved_puzzles_are_exported_and_imported_as_a_data_set(page: Page, tmp_path: Path):
