@@ -20,7 +20,6 @@ import httpx
 from pydantic import ValidationError
 
 from hrm_edge.errors import (
-    ANOTHER,
     ServerError,
     UnavailableError,
     UnreachableError,
@@ -189,7 +188,7 @@ class Connection:
             problem = f"{server[:80]} at {self.url} answers {status}, not hrm-serve"
             remedy = "start hrm-serve behind it, or give another address"
             return UnreachableError(f"{problem}: {remedy}.", retry_after_s=retry_after_s)
-        remedy = ANOTHER
+        remedy = ""
         if status == 413:
             remedy = "raise its limit on bodies (nginx: client_max_body_size), or send less"
         elif response.next_request is not None:

@@ -5,8 +5,6 @@ from hrm_edge_runtime.api.schema import ErrorDetail
 from hrm_edge_runtime.contract.errors import Error
 from hrm_host.command import CANNOT_BEGIN
 
-ANOTHER = "check whether another server or a proxy listens at this address"
-
 
 class RefusedError(Error):
     """A refused request; `detail` holds reason, field, rule, cell, message and remedy."""
@@ -48,6 +46,7 @@ class UnreachableError(Error):
         self.retry_after_s = retry_after_s
 
 
-def foreign(status: int, message: str, remedy: str = ANOTHER) -> ServerError:
+def foreign(status: int, message: str, remedy: str = "") -> ServerError:
     """The error for an answer that does not come from hrm-serve."""
+    remedy = remedy or "check whether another server or a proxy listens at this address"
     return ServerError(status, ServiceError(status, "unknown", message, remedy).detail)

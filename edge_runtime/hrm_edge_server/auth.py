@@ -22,6 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.types import Scope
 
 from hrm_edge_runtime.contract.errors import first_fault
+from hrm_edge_server.options import ServeOptions
 from hrm_host import atomic, system
 from hrm_host.reading import text_in
 
@@ -137,10 +138,8 @@ def read_keys(path: Path) -> list[Key]:
         raise ValueError(
             f"everybody on this machine may write to the key file {path}: run chmod 600 {path}."
         )
-    keys: list[Key] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            keys.append(_key(path, number, line))
+    lines = enumerate(text.splitlines(), 1)
+    keys = [_key(path, number, line) for number, line in lines if line.strip()]
     if not 1 <= len(keys) <= MAX_KEYS:
         raise ValueError(f"{path} holds {len(keys)} keys, not 1 to {MAX_KEYS}: {remedy}.")
     for name in ("label", "sha256"):
@@ -182,30 +181,24 @@ def write_keys(path: Path, keys: Sequence[Key]) -> None:
         raise ValueError(f"the key file {path} cannot be written: {error.strerror}.") from None
 
 
-def bind_warning(
-    host: str,
-    *,
-    with_keys: bool,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    insecure: bool,
-) -> str | None:
+def bind_warning(options: ServeOptions) -> str | None:
     """A warning to the operator about these options.
 
     Raises ValueError for options that are wrong or open the server by mistake.
     """
-    _check_certificate(tls_cert, tls_key)
+    _check_certificate(options.tls_cert, options.tls_key)
+    host = options.host
     if LOOPBACK.fullmatch(host):
         return None
-    if not with_keys and not insecure:
+    if not options.keys and not options.insecure:
         raise ValueError(
             f"--host {host} lets other machines in without keys: make a key with "
             "'hrm-key add LABEL --file keys' and pass --keys keys, or pass --insecure if whoever "
             "reaches this address may use the server."
         )
-    if not with_keys:
+    if not options.keys:
         return f"listening on {host} WITHOUT KEYS: whoever reaches this address may use the server"
-    if tls_cert is None:
+    if options.tls_cert is None:
         return (
             f"listening on {host} without TLS: keys cross the network in the clear "
             "unless a proxy encrypts"

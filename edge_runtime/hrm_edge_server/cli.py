@@ -60,13 +60,7 @@ def serve_command(options: ServeOptions) -> None:
     library = Library(defaults, uploads)
     served = library.start_with(opened)
     access = _access(options)
-    warning = auth.bind_warning(
-        options.host,
-        with_keys=options.keys is not None,
-        tls_cert=options.tls_cert,
-        tls_key=options.tls_key,
-        insecure=options.insecure,
-    )
+    warning = auth.bind_warning(options)
     if warning is not None:
         logging.warning(warning)
     names = ", ".join(model.name for model in served)

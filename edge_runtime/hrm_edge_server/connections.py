@@ -313,10 +313,7 @@ class GuardedProtocol(H11Protocol):
             self.cycle.message_event.set()
         if self.conn.our_state is h11.SEND_BODY:
             self.transport.abort()
-        else:
-            self._write_refusal(refusal)
-
-    def _write_refusal(self, refusal: ServiceError) -> None:
+            return
         body = f"{as_json(refusal.body())}\n".encode()
         own = {"content-type": JSON, "content-length": len(body), "connection": "close"}
         status = refusal.status

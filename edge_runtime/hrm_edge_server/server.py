@@ -291,7 +291,7 @@ def _middleware(service: SolveService, access: Access) -> list[Middleware]:
     cors = Middleware(
         CORSMiddleware,
         allow_origins=access.origins,
-        allow_methods=("GET", "POST", "PUT", "DELETE"),
+        allow_methods=("*",),
         allow_headers=("*",),  # tracing adds its own, such as traceparent
         expose_headers=("Retry-After", "X-Request-Id"),
         allow_private_network=True,  # a public page may use the server of its reader's machine

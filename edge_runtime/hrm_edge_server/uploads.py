@@ -63,11 +63,8 @@ class UploadFolder:
 
     def kept(self) -> dict[str, Path]:
         """The versions to serve at the start, by name."""
-        versions: dict[str, Path] = {}
-        for link in sorted(self.path.glob(f"*{SUFFIX}")):
-            if link.is_symlink():
-                versions[link.name.removesuffix(SUFFIX)] = link.resolve()
-        return versions
+        links = [path for path in sorted(self.path.glob(f"*{SUFFIX}")) if path.is_symlink()]
+        return {link.name.removesuffix(SUFFIX): link.resolve() for link in links}
 
     @contextlib.contextmanager
     def temporary(self) -> Generator[Path]:

@@ -10,7 +10,6 @@ import stat
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -46,6 +45,7 @@ from hrm_edge_server.auth import (
 )
 from hrm_edge_server.key_cli import main as key_app
 from hrm_edge_server.middleware import OPEN_PATHS
+from hrm_edge_server.options import ServeOptions
 
 BODY = {"puzzle": QUESTION}
 LINE = json.dumps(BODY).encode() + b"\n"
@@ -409,12 +409,9 @@ async def test_a_removed_key_asks_no_more_in_a_batch_that_is_open(keys: KeyRing,
     assert after["error"]["reason"] == "bad-key"
 
 
-warning_for = partial(bind_warning, with_keys=False, tls_cert=None, tls_key=None, insecure=False)
-
-
 def test_only_a_loopback_address_needs_neither_keys_nor_consent():
     for host in ("127.0.0.1", "127.0.0.53", "::1", "localhost"):
-        assert warning_for(host) is None
+        assert bind_warning(ServeOptions(host=host)) is None
     for host in ("0.0.0.0", "::", "127.0.0.1.example.com", "board.lan"):
         with pytest.raises(ValueError, match="lets other machines in without keys"):
-            warning_for(host)
+            bind_warning(ServeOptions(host=host))
