@@ -69,7 +69,7 @@ class Connection:
         self._timeout_s = timeout_s
         # no compression, because unpacked data would have no limit
         headers = {"accept-encoding": "identity"}
-        self._start = START
+        self._proxied = ""  # the remedy if a proxy of the environment answers
         try:
             key = (api_key or "").strip()  # a mounted secret ends its line
             if not key.isascii() or not key.isprintable():
@@ -79,7 +79,7 @@ class Connection:
             address = httpx.URL(self.url)
             found = proxy_for(address)
             if found is not None:
-                self._start = f"correct the variable {found[0]}, or add this host to no_proxy"
+                self._proxied = f"correct the variable {found[0]}, or add this host to no_proxy"
             self._open = functools.partial(
                 httpx.Client,
                 base_url=address,
@@ -117,7 +117,7 @@ class Connection:
                 yield response
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             known = (remedy for part, remedy in REMEDIES.items() if part in str(error))
-            remedy = next(known, self._start)
+            remedy = next(known, self._proxied or START)
             raise UnreachableError(f"no answer from {self.url} ({error}): {remedy}.") from error
 
     def whole(self, fields: type[Fields], response: httpx.Response) -> Fields:
@@ -186,9 +186,9 @@ class Connection:
         server = response.headers.get("server") or response.headers.get("via") or "a proxy"
         if status in NO_SERVER:
             problem = f"{server[:80]} at {self.url} answers {status}, not hrm-serve"
-            remedy = "start hrm-serve behind it, or give another address"
+            remedy = self._proxied or START
             return UnreachableError(f"{problem}: {remedy}.", retry_after_s=retry_after_s)
-        remedy = ""
+        remedy = self._proxied
         if status == 413:
             remedy = "raise its limit on bodies (nginx: client_max_body_size), or send less"
         elif response.next_request is not None:

@@ -70,7 +70,7 @@ def test_a_proxy_without_its_server_is_named_and_temporary(status: int, content:
     error = failure(body(content, status, Via="1.1 nginx"))
     assert isinstance(error, UnreachableError)
     assert error.retry_after_s is not None
-    assert f"answers {status}, not hrm-serve: start hrm-serve behind it" in str(error)
+    assert f"answers {status}, not hrm-serve: start hrm-serve there" in str(error)
     assert "BaseHTTP" in str(error)  # the header Server of this stand-in
 
 
@@ -134,23 +134,27 @@ def test_another_machine_is_asked_through_the_proxy_unless_no_proxy_names_it(
     variable: str, monkeypatch: pytest.MonkeyPatch
 ):
     asked = []
+    statuses = [503, 403, 200]
 
     def proxy(handler: BaseHTTPRequestHandler) -> None:
         asked.append(handler.path)
-        body(MODELS)(handler)
+        body(MODELS, statuses.pop())(handler)
 
     with odd_server(lines(), proxy) as url:
         set_environment(monkeypatch, {variable: url})
         with Client("http://board.test:8000") as client:
             client.models()
-        assert asked == ["http://board.test:8000/models"]
+            while statuses:
+                with pytest.raises(Error, match=f"correct the variable {variable}, or add this"):
+                    client.models()
+        assert asked == ["http://board.test:8000/models"] * 3
         monkeypatch.setenv("no_proxy", ".test")
         with (
             Client("http://board.test:8000") as client,
             pytest.raises(UnreachableError, match="start hrm-serve there"),
         ):
             client.models()
-    assert len(asked) == 1
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize(
