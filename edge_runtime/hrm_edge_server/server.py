@@ -213,22 +213,20 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
     Raises OSError if another program listens there.
     """
     sockets: list[socket.socket] = []
-    missing: OSError | None = None
     try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
-        for family, _, _, _, address in dict.fromkeys(found):
+        addresses = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        found = dict.fromkeys(addresses)
+        for family, _, _, _, address in found:
             is_dual = address[0] == "::" and socket.has_dualstack_ipv6()
+            # the hosts file of a container names ::1, even if the container lacks IPv6
+            may_lack = address[0] == "::1" and len(found) > 1
             try:
                 listener = socket.create_server(address, family=family, dualstack_ipv6=is_dual)
             except OSError as error:
-                # the hosts file of a container names ::1, even if the container lacks IPv6
-                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                if not may_lack or error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
-                missing = error
             else:
                 sockets.append(listener)
-        if missing is not None and not sockets:
-            raise missing
     except OSError as error:
         for listener in sockets:
             listener.close()

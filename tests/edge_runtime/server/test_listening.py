@@ -52,20 +52,26 @@ def test_all_addresses_are_those_of_both_families_and_idle_ones_are_kept_as_prom
             assert time.monotonic() - asked_s > 0.9
 
 
-def test_a_name_may_have_an_address_that_this_machine_lacks(monkeypatch: pytest.MonkeyPatch):
+def test_localhost_needs_no_ipv6_and_other_names_need_all_their_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+):
     """A container without IPv6 lacks the ::1 that its hosts file gives to localhost."""
-    found = [socket.getaddrinfo(name, 0)[0] for name in ("192.0.2.1", "127.0.0.1")]
+    created = socket.create_server
 
-    def resolved(*_: object, **__: object) -> object:
-        return found
+    def created_here(address: tuple[str, int], **_: object) -> socket.socket:
+        return created((address[0].replace("::1", "192.0.2.1"), 0))
 
+    def resolved(names: str, *_: object, **__: object) -> object:
+        return [(socket.AF_INET, 0, 0, "", (name, 0)) for name in names.split()]
+
+    monkeypatch.setattr(socket, "create_server", created_here)
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
-    (listener,) = bound_sockets("localhost", 0)
+    (listener,) = bound_sockets("::1 127.0.0.1", 0)
     with listener:
         assert listener.getsockname()[0] == "127.0.0.1"
-    del found[1]
-    with pytest.raises(OSError, match="Cannot assign requested address"):
-        bound_sockets("localhost", 0)
+    for names in ("::1", "127.0.0.1 192.0.2.1"):
+        with pytest.raises(OSError, match=r"\(Cannot assign requested address\)"):
+            bound_sockets(names, 0)
 
 
 def test_a_server_that_stops_says_what_it_did_and_writes_no_traceback():
