@@ -12,7 +12,6 @@ import typer
 from hrm_host.command import Columns, Command, Threads, taking
 
 if TYPE_CHECKING:
-    from hrm_edge.client import Client
     from hrm_edge.solvers import Solver
 
 MAX_PATIENCE_S = 86_400.0  # a day; also the longest single pause
@@ -137,13 +136,21 @@ def solve(options: SolveOptions) -> None:
 def _solver(options: SolveOptions, stack: contextlib.ExitStack) -> "Solver":
     """The named bundle, the named server, or the usual server if it answers."""
     from hrm_edge import client
+    from hrm_edge.connection import read_key
     from hrm_edge.errors import UnreachableError
     from hrm_edge.solvers import from_server
     from hrm_edge_runtime.contract.shipped import find_bundle, shipped_bundles
 
     if options.bundle is not None:
         return _with_bundles([find_bundle(options.bundle)], options)
-    opened = stack.enter_context(_client(options.url or client.DEFAULT_URL, options))
+    server = client.Client(
+        options.url or client.DEFAULT_URL,
+        api_key=read_key(options.key_file),
+        cacert=options.cacert,
+        connections=options.connections,
+        patience_s=options.patience,
+    )
+    opened = stack.enter_context(server)
     try:
         return from_server(opened, kind=options.kind, model=options.model)
     except UnreachableError:
@@ -174,16 +181,3 @@ def _with_bundles(paths: Iterable[Path], options: SolveOptions) -> "Solver":
     bundles = map(Bundle.open, paths)
     slots = options.slots
     return from_bundles(bundles, options.engine, num_slots=slots, num_threads=options.threads)
-
-
-def _client(url: str, options: SolveOptions) -> "Client":
-    from hrm_edge.client import Client
-    from hrm_edge.connection import read_key
-
-    return Client(
-        url,
-        api_key=read_key(options.key_file),
-        cacert=options.cacert,
-        connections=options.connections,
-        patience_s=options.patience,
-    )

@@ -43,12 +43,19 @@ NO_SERVER = frozenset((502, 503, 504, *range(520, 525), 530))
 START = "start hrm-serve there, or give another address"
 REMEDIES = {
     "certificate is not valid for": "use an address that the server's certificate names",
+    "not yet valid": "set this machine's clock",
+    "certificate has expired": "renew the certificate, or set this machine's clock",
     "CERTIFICATE_VERIFY_FAILED": "pass the server's certificate with --cacert (in Python cacert), "
     "or name its file in SSL_CERT_FILE",
     "WRONG_VERSION_NUMBER": "write http:// in place of https://",
     "disconnected without sending": "start hrm-serve there again, or write https:// if it uses TLS",
 }
 """Parts of messages of OpenSSL and httpx, the special ones first."""
+OWN_REMEDIES = {
+    "bad-key": "set HRM_API_KEY or pass the key, with --key-file or in Python with api_key",
+    "not-found": "give the address of its page, without /solve behind it",
+}
+"""By reasons of hrm-serve, whose own remedies are for people who write requests."""
 
 
 class Connection:
@@ -62,7 +69,7 @@ class Connection:
         self._timeout_s = timeout_s
         # no compression, because unpacked data would have no limit
         headers = {"accept-encoding": "identity"}
-        self._start = START
+        self._proxied = ""  # the remedy if a proxy of the environment answers
         try:
             key = (api_key or "").strip()  # a mounted secret ends its line
             if not key.isascii() or not key.isprintable():
@@ -72,7 +79,7 @@ class Connection:
             address = httpx.URL(self.url)
             found = proxy_for(address)
             if found is not None:
-                self._start = f"correct the variable {found[0]}, or add this host to no_proxy"
+                self._proxied = f"correct the variable {found[0]}, or add this host to no_proxy"
             self._open = functools.partial(
                 httpx.Client,
                 base_url=address,
@@ -110,7 +117,7 @@ class Connection:
                 yield response
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             known = (remedy for part, remedy in REMEDIES.items() if part in str(error))
-            remedy = next(known, self._start)
+            remedy = next(known, self._proxied or START)
             raise UnreachableError(f"no answer from {self.url} ({error}): {remedy}.") from error
 
     def whole(self, fields: type[Fields], response: httpx.Response) -> Fields:
@@ -165,9 +172,8 @@ class Connection:
             detail = ErrorAnswer.model_validate_json(self._content(response)).error
         except ValidationError:
             return self._proxy_error(response, retry_after_s)
-        if status == 401:
-            remedy = "set HRM_API_KEY or pass the key, with --key-file or in Python with api_key"
-            detail = detail.model_copy(update={"remedy": remedy})
+        remedy = OWN_REMEDIES.get(detail.reason, detail.remedy)
+        detail = detail.model_copy(update={"remedy": remedy})
         # a deadline starts again with each request, so another try does not help
         if status in BUSY and detail.reason != "cannot-make-deadline":
             return UnavailableError(status, detail, retry_after_s)
@@ -180,12 +186,14 @@ class Connection:
         server = response.headers.get("server") or response.headers.get("via") or "a proxy"
         if status in NO_SERVER:
             problem = f"{server[:80]} at {self.url} answers {status}, not hrm-serve"
-            remedy = "start hrm-serve behind it, or give another address"
+            remedy = self._proxied or START
             return UnreachableError(f"{problem}: {remedy}.", retry_after_s=retry_after_s)
-        error = foreign(status, f"{server[:80]} answered {status} without a reason")
+        remedy = self._proxied
         if status == 413:
             remedy = "raise its limit on bodies (nginx: client_max_body_size), or send less"
-            return ServerError(status, error.detail.model_copy(update={"remedy": remedy}))
+        elif response.next_request is not None:
+            remedy = f"give the address to which it leads ({response.next_request.url})"
+        error = foreign(status, f"{server[:80]} answered {status} without a reason", remedy)
         if status in BUSY:
             return UnavailableError(status, error.detail, retry_after_s)
         return error

@@ -46,7 +46,7 @@ class UnreachableError(Error):
         self.retry_after_s = retry_after_s
 
 
-def foreign(status: int, message: str) -> ServerError:
+def foreign(status: int, message: str, remedy: str = "") -> ServerError:
     """The error for an answer that does not come from hrm-serve."""
-    remedy = "check whether another server or a proxy listens at this address"
+    remedy = remedy or "check whether another server or a proxy listens at this address"
     return ServerError(status, ServiceError(status, "unknown", message, remedy).detail)

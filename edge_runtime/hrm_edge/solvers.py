@@ -27,6 +27,7 @@ from hrm_edge.requests import (
     request_or_refusal,
     requests_from,
 )
+from hrm_edge_runtime.api import schema
 from hrm_edge_runtime.api.errors import ServiceError
 from hrm_edge_runtime.api.request import (
     ParsedRequest,
@@ -34,11 +35,6 @@ from hrm_edge_runtime.api.request import (
     candidate_models,
     parse_request,
 )
-from hrm_edge_runtime.api.schema import ErrorDetail as Refusal
-from hrm_edge_runtime.api.schema import ModelView as Model
-from hrm_edge_runtime.api.schema import SegmentView as Segment
-from hrm_edge_runtime.api.schema import SolveAnswer as Answer
-from hrm_edge_runtime.api.schema import SolveRequest as Request
 from hrm_edge_runtime.api.served_model import ServedModel
 from hrm_edge_runtime.batching.task_lane import TaskLane
 from hrm_edge_runtime.contract.bundle import Bundle
@@ -68,6 +64,12 @@ __all__ = [
     "solve",
     "solve_many",
 ]
+
+Answer = schema.SolveAnswer
+Model = schema.ModelView
+Refusal = schema.ErrorDetail
+Request = schema.SolveRequest
+Segment = schema.SegmentView
 
 SolveAll = Callable[[Iterable[RequestOrRefusal]], Iterable[Numbered]]
 Options = Mapping[str, object]

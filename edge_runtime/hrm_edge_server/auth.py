@@ -22,7 +22,9 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.types import Scope
 
 from hrm_edge_runtime.contract.errors import first_fault
+from hrm_edge_server.options import ServeOptions
 from hrm_host import atomic, system
+from hrm_host.reading import text_in
 
 MAX_KEYS = 1000  # every request is compared with all keys, and each label is a metric
 LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|\[?::1\]?")
@@ -126,20 +128,18 @@ def read_keys(path: Path) -> list[Key]:
     """
     remedy = f"make one with 'hrm-key add LABEL --file {path}'"
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as stream:  # may be a pipe from a password store
+            text = text_in(stream.read)
         anybody_writes = system.anybody_may_write(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"the key file {path} cannot be read ({_cause(error)}): {remedy}."
-        ) from None
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", error)
+        raise ValueError(f"the key file {path} cannot be read ({cause}): {remedy}.") from None
     if anybody_writes:
         raise ValueError(
             f"everybody on this machine may write to the key file {path}: run chmod 600 {path}."
         )
-    keys: list[Key] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip():
-            keys.append(_key(path, number, line))
+    lines = enumerate(text.splitlines(), 1)
+    keys = [_key(path, number, line) for number, line in lines if line.strip()]
     if not 1 <= len(keys) <= MAX_KEYS:
         raise ValueError(f"{path} holds {len(keys)} keys, not 1 to {MAX_KEYS}: {remedy}.")
     for name in ("label", "sha256"):
@@ -178,33 +178,27 @@ def write_keys(path: Path, keys: Sequence[Key]) -> None:
                 for key in keys:
                     file.write(f"{key.model_dump_json(exclude_none=True)}\n")
     except OSError as error:
-        raise ValueError(f"the key file {path} cannot be written: {_cause(error)}.") from None
+        raise ValueError(f"the key file {path} cannot be written: {error.strerror}.") from None
 
 
-def bind_warning(
-    host: str,
-    *,
-    with_keys: bool,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    insecure: bool,
-) -> str | None:
+def bind_warning(options: ServeOptions) -> str | None:
     """A warning to the operator about these options.
 
     Raises ValueError for options that are wrong or open the server by mistake.
     """
-    _check_certificate(tls_cert, tls_key)
+    _check_certificate(options.tls_cert, options.tls_key)
+    host = options.host
     if LOOPBACK.fullmatch(host):
         return None
-    if not with_keys and not insecure:
+    if not options.keys and not options.insecure:
         raise ValueError(
             f"--host {host} lets other machines in without keys: make a key with "
             "'hrm-key add LABEL --file keys' and pass --keys keys, or pass --insecure if whoever "
             "reaches this address may use the server."
         )
-    if not with_keys:
+    if not options.keys:
         return f"listening on {host} WITHOUT KEYS: whoever reaches this address may use the server"
-    if tls_cert is None:
+    if options.tls_cert is None:
         return (
             f"listening on {host} without TLS: keys cross the network in the clear "
             "unless a proxy encrypts"
@@ -229,15 +223,26 @@ def _check_certificate(tls_cert: Path | None, tls_key: Path | None) -> None:
         ) from None
 
 
-def checked_origins(origins: Sequence[str]) -> Sequence[str]:
+def checked_origins(texts: Sequence[str]) -> Sequence[str]:
     """Origins as browsers name them. `*` would admit every page that a visitor opens."""
+    origins = [text.lower().removesuffix("/") for text in texts]
     for origin in origins:
-        if not re.fullmatch(r"https?://[a-z0-9.:\[\]-]+", origin):
+        # also of an extension of the browser, or of an app that holds one
+        if not re.fullmatch(r"[a-z+.-]+://[a-z0-9.:\[\]-]+", origin):
             raise ValueError(
                 f"--cors {origin} is not an origin: "
                 "pass one such as https://my.site or http://localhost:3000."
             )
     return origins
+
+
+def checked_hosts(texts: Sequence[str]) -> Sequence[str]:
+    """Names as the Host header has them, without scheme and port."""
+    hosts = [re.sub(r"^https?://|(:\d+)?/?$", "", text.lower()) for text in texts]
+    for host in hosts:
+        if not re.fullmatch(r"[a-z0-9._-]+", host):
+            raise ValueError(f"--allow-host {host} is not a name: pass one such as my.site.")
+    return hosts
 
 
 def _key(path: Path, number: int, line: str) -> Key:
@@ -249,9 +254,3 @@ def _key(path: Path, number: int, line: str) -> Key:
             f"line {number} of {path} is not a key that hrm-key wrote ({first_fault(error)}): "
             "remove it."
         ) from None
-
-
-def _cause(error: OSError | UnicodeDecodeError) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "it is not UTF-8"
-    return error.strerror or str(error)

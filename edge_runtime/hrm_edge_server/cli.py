@@ -60,13 +60,7 @@ def serve_command(options: ServeOptions) -> None:
     library = Library(defaults, uploads)
     served = library.start_with(opened)
     access = _access(options)
-    warning = auth.bind_warning(
-        options.host,
-        with_keys=options.keys is not None,
-        tls_cert=options.tls_cert,
-        tls_key=options.tls_key,
-        insecure=options.insecure,
-    )
+    warning = auth.bind_warning(options)
     if warning is not None:
         logging.warning(warning)
     names = ", ".join(model.name for model in served)
@@ -91,14 +85,14 @@ def _lane_defaults(options: ServeOptions) -> "LaneDefaults":
 
 
 def _access(options: ServeOptions) -> "Access":
-    from hrm_edge_server.auth import KeyRing, checked_origins
+    from hrm_edge_server.auth import KeyRing, checked_hosts, checked_origins
     from hrm_edge_server.middleware import Access
 
     keys = None
     if options.keys:
         keys = KeyRing(options.keys)
     origins = checked_origins(options.cors or ())
-    hosts = (options.host, *(options.allow_host or ()))
+    hosts = (options.host, *checked_hosts(options.allow_host or ()))
     return Access(keys, hosts, origins)
 
 

@@ -222,6 +222,9 @@ class GuardedProtocol(H11Protocol):
             return
         self._limits.idle.pop(self, None)
         self.scope["extensions"] = cast(Any, {CUT: self.cut})
+        if self.conn.their_http_version != b"1.0":  # h11 ends such a connection, and ab would not
+            kept = (b"keep-alive", b"timeout=%d" % self.timeout_keep_alive)
+            self.cycle.default_headers = [*self.server_state.default_headers, kept]
         if self.conn.their_state is h11.SEND_BODY:
             return
         if ahead_bytes > MAX_AHEAD_BYTES:
@@ -310,10 +313,7 @@ class GuardedProtocol(H11Protocol):
             self.cycle.message_event.set()
         if self.conn.our_state is h11.SEND_BODY:
             self.transport.abort()
-        else:
-            self._write_refusal(refusal)
-
-    def _write_refusal(self, refusal: ServiceError) -> None:
+            return
         body = f"{as_json(refusal.body())}\n".encode()
         own = {"content-type": JSON, "content-length": len(body), "connection": "close"}
         status = refusal.status

@@ -14,9 +14,12 @@ from prometheus_client import (
     Histogram,
     ProcessCollector,
 )
-from prometheus_client.core import CounterMetricFamily as _Counter
-from prometheus_client.core import GaugeMetricFamily as _Gauge
-from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from hrm_edge_runtime.batching import task
@@ -28,34 +31,44 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 
 
 _LANE_FIGURES = (
-    (_Gauge, "hrm_slots", "Slots of the lane.", "num_slots"),
-    (_Gauge, "hrm_slots_active", "Slots with an attempt in them.", "num_active"),
-    (_Gauge, "hrm_queue_length", "Attempts that wait for a slot.", "num_queued"),
-    (_Gauge, "hrm_occupancy", "Share of the rows that worked while others waited.", "occupancy"),
+    (GaugeMetricFamily, "hrm_slots", "Slots of the lane.", "num_slots"),
+    (GaugeMetricFamily, "hrm_slots_active", "Slots with an attempt in them.", "num_active"),
+    (GaugeMetricFamily, "hrm_queue_length", "Attempts that wait for a slot.", "num_queued"),
     (
-        _Gauge,
+        GaugeMetricFamily,
+        "hrm_occupancy",
+        "Share of the rows that worked while others waited.",
+        "occupancy",
+    ),
+    (
+        GaugeMetricFamily,
         "hrm_expected_wait_seconds",
         "Expected wait of a puzzle that arrives now.",
         "expected_wait_s",
     ),
-    (_Counter, "hrm_steps", "Segments run over the batch.", "steps"),
-    (_Counter, "hrm_slot_segments", "Segments run, counted for each attempt.", "slot_segments"),
+    (CounterMetricFamily, "hrm_steps", "Segments run over the batch.", "steps"),
     (
-        _Counter,
+        CounterMetricFamily,
+        "hrm_slot_segments",
+        "Segments run, counted for each attempt.",
+        "slot_segments",
+    ),
+    (
+        CounterMetricFamily,
         "hrm_backlog_slot_segments_used",
         "Busy rows of steps that left an attempt waiting.",
         "slot_segments_used",
     ),
     (
-        _Counter,
+        CounterMetricFamily,
         "hrm_backlog_slot_segments_offered",
         "Rows of steps that left an attempt waiting.",
         "slot_segments_offered",
     ),
-    (_Counter, "hrm_hypotheses", "Cells treated as given for a while.", "hypotheses"),
-    (_Counter, "hrm_step_seconds", "Time in the engine's steps.", "step_seconds_total"),
+    (CounterMetricFamily, "hrm_hypotheses", "Cells treated as given for a while.", "hypotheses"),
+    (CounterMetricFamily, "hrm_step_seconds", "Time in the engine's steps.", "step_seconds_total"),
     (
-        _Counter,
+        CounterMetricFamily,
         "hrm_host_seconds",
         "Time of the host around the engine's steps.",
         "host_seconds_total",
@@ -148,43 +161,45 @@ class Metrics(Collector):
         age_s = None
         if client.snapshot is not None:
             age_s = time.monotonic() - client.snapshot.taken_s
-        yield _Gauge("hrm_ready", "1 if the server takes new work.", float(is_ready))
-        yield _Gauge(
+        yield GaugeMetricFamily("hrm_ready", "1 if the server takes new work.", float(is_ready))
+        yield GaugeMetricFamily(
             "hrm_requests_waiting",
             "Requests that wait for the engine.",
             client.num_waiting,
         )
-        yield _Gauge(
+        yield GaugeMetricFamily(
             "hrm_step_age_seconds",
             "Time since the last step while work waits.",
             client.step_age_s,
         )
-        yield _Counter("hrm_engine_losses", "Engine processes that died.", process.num_losses)
-        yield _Gauge(
+        yield CounterMetricFamily(
+            "hrm_engine_losses", "Engine processes that died.", process.num_losses
+        )
+        yield GaugeMetricFamily(
             "hrm_engine_losses_in_a_row",
             "Losses without a healthy time between.",
             process.losses_in_a_row,
         )
-        yield _Gauge("hrm_snapshot_age_seconds", "Age of the figures of lanes.", age_s)
+        yield GaugeMetricFamily("hrm_snapshot_age_seconds", "Age of the figures of lanes.", age_s)
 
     def _memory(self) -> Metric:
         """The memory of each lane."""
         text = "Memory that opening the lane took."
-        memory = _Gauge("hrm_lane_memory_bytes", text, labels=["model"])
+        memory = GaugeMetricFamily("hrm_lane_memory_bytes", text, labels=["model"])
         reports = self._engine_client.lane_manager.reports
         return _filled(memory, {lane.model: one.memory_bytes for lane, one in reports.items()})
 
     def _board(self) -> Iterable[Metric]:
         """Read the board's sensors. A metric has no sample if the machine lacks its sensor."""
         name = "hrm_board_temperature_celsius"
-        heat = _Gauge(name, "Temperature of a thermal zone.", labels=["zone"])
+        heat = GaugeMetricFamily(name, "Temperature of a thermal zone.", labels=["zone"])
         yield _filled(heat, self._machine.temperature_c())
         text = "Over-current events of the board."
-        throttled = _Counter("hrm_board_throttles", text, labels=["event"])
+        throttled = CounterMetricFamily("hrm_board_throttles", text, labels=["event"])
         yield _filled(throttled, self._machine.throttle_events())
 
 
-def _filled(family: _Gauge | _Counter, values: Mapping[str, float]) -> Metric:
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]) -> Metric:
     """The metric with a sample for each label."""
     for label, value in values.items():
         family.add_metric([label], value)
@@ -193,7 +208,7 @@ def _filled(family: _Gauge | _Counter, values: Mapping[str, float]) -> Metric:
 
 def _ended_attempts(lanes: Mapping[str, LaneSnapshot]) -> Iterable[Metric]:
     text = "Ended attempts, by outcome."
-    outcomes = _Counter("hrm_puzzles", text, labels=["model", "outcome"])
+    outcomes = CounterMetricFamily("hrm_puzzles", text, labels=["model", "outcome"])
     text = "Segments until an attempt halted."
     segments = HistogramMetricFamily("hrm_segments_per_puzzle", text, labels=["model"])
     for model, lane in lanes.items():

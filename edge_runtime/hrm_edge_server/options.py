@@ -113,5 +113,5 @@ class ServeOptions:
     @property
     def url(self) -> str:
         scheme = "https" if self.tls_cert else "http"
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = f"[{self.host.strip('[]')}]" if ":" in self.host else self.host
         return f"{scheme}://{host}:{self.port}"

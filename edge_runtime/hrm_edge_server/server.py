@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import errno
 import functools
 import gc
 import logging
@@ -194,7 +195,6 @@ def _config(app: Starlette, options: ServeOptions, limits: ConnectionLimits) -> 
         backlog=BACKLOG,
         workers=1,  # whatever WEB_CONCURRENCY says
         timeout_keep_alive=options.keep_alive_seconds,
-        headers=[("Keep-Alive", f"timeout={options.keep_alive_seconds}")],
         ssl_certfile=options.tls_cert,
         ssl_keyfile=cast(Any, options.tls_key),
         log_config=None,
@@ -214,22 +214,25 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
     """
     sockets: list[socket.socket] = []
     try:
-        for found in dict.fromkeys(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)):
-            family, kind, protocol, _, address = found
-            listener = socket.socket(family, kind, protocol)
-            sockets.append(listener)
-            if sys.platform != "win32":  # on Windows this would share a running server's address
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                is_own = host != "::" or not socket.has_dualstack_ipv6()
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, is_own)
-            listener.bind(address)
+        addresses = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        found = dict.fromkeys(addresses)
+        for family, _, _, _, address in found:
+            is_dual = address[0] == "::" and socket.has_dualstack_ipv6()
+            # the hosts file of a container names ::1, even if the container lacks IPv6
+            may_lack = address[0] == "::1" and len(found) > 1
+            try:
+                listener = socket.create_server(address, family=family, dualstack_ipv6=is_dual)
+            except OSError as error:
+                if not may_lack or error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+            else:
+                sockets.append(listener)
     except OSError as error:
         for listener in sockets:
             listener.close()
-        raise OSError(
-            f"cannot listen on {host}:{port} ({error.strerror}): give another --port or --host."
-        ) from error
+        cause, _, _ = str(error.strerror).partition(" (while attempting")
+        message = f"cannot listen on {host}:{port} ({cause}): give another --port or --host."
+        raise OSError(message) from error
     return sockets
 
 
@@ -286,8 +289,8 @@ def _middleware(service: SolveService, access: Access) -> list[Middleware]:
     cors = Middleware(
         CORSMiddleware,
         allow_origins=access.origins,
-        allow_methods=("GET", "POST", "PUT", "DELETE"),
-        allow_headers=("Authorization", "Content-Type", "X-API-Key", "X-Request-Id"),
+        allow_methods=("*",),
+        allow_headers=("*",),  # tracing adds its own, such as traceparent
         expose_headers=("Retry-After", "X-Request-Id"),
         allow_private_network=True,  # a public page may use the server of its reader's machine
     )
@@ -332,7 +335,7 @@ def _command_for(request: Request) -> str:
     service = cast(SolveService, request.app.state.service)
     bodies = [as_json({"puzzle": model.sample}) for model in service.models.values()]
     body = min(bodies, key=len, default='{"puzzle":...}')
-    return f"send a puzzle: curl {request.url} -d '{body}'"
+    return f"send a puzzle: curl {request.url.replace(query='')} -d '{body}'"
 
 
 _HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = {

@@ -49,7 +49,7 @@ class UploadFolder:
         self.path = path.resolve()
         self.path.mkdir(parents=True, exist_ok=True)
         marker = self.path / MARKER
-        if not marker.exists() and any(self.path.iterdir()):
+        if not marker.exists() and any(self._entries()):
             raise ValueError(
                 f"{path} holds other files, so it is not a folder for uploads: give an empty or "
                 "new one as --upload-dir."
@@ -63,11 +63,8 @@ class UploadFolder:
 
     def kept(self) -> dict[str, Path]:
         """The versions to serve at the start, by name."""
-        versions: dict[str, Path] = {}
-        for link in sorted(self.path.glob(f"*{SUFFIX}")):
-            if link.is_symlink():
-                versions[link.name.removesuffix(SUFFIX)] = link.resolve()
-        return versions
+        links = [path for path in sorted(self.path.glob(f"*{SUFFIX}")) if path.is_symlink()]
+        return {link.name.removesuffix(SUFFIX): link.resolve() for link in links}
 
     @contextlib.contextmanager
     def temporary(self) -> Generator[Path]:
@@ -114,9 +111,13 @@ class UploadFolder:
 
     def _made(self) -> Iterator[Path]:
         """The directories that a server made here."""
-        for path in self.path.iterdir():
+        for path in self._entries():
             if not path.is_symlink() and (path / MARKER).is_file():
                 yield path
+
+    def _entries(self) -> list[Path]:
+        """What is here, but for the folder of every new volume, which only root may read."""
+        return [path for path in self.path.iterdir() if path.name != "lost+found"]
 
 
 class Uploads:

@@ -130,9 +130,12 @@ else:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def anybody_may_write(path: Path) -> bool:
-        """Whether every user may write to a file; False on Windows, which has access lists."""
-        mode = path.stat().st_mode
-        return bool(mode & stat.S_IWOTH)
+        """Whether every user may write to a file; False on Windows, which has access lists.
+
+        A folder of Windows that a container mounts shows such a mode. It may be mounted read-only.
+        """
+        is_fixed = os.statvfs(path).f_flag & os.ST_RDONLY
+        return bool(path.stat().st_mode & stat.S_IWOTH) and not is_fixed
 
     def give_rights(handle: int, like: os.stat_result) -> None:
         """Give a file the owner, group and mode of another; on Windows the folder determines the

@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def test_a_proxy_without_its_server_is_named_and_temporary(status: int, content:
     error = failure(body(content, status, Via="1.1 nginx"))
     assert isinstance(error, UnreachableError)
     assert error.retry_after_s is not None
-    assert f"answers {status}, not hrm-serve: start hrm-serve behind it" in str(error)
+    assert f"answers {status}, not hrm-serve: start hrm-serve there" in str(error)
     assert "BaseHTTP" in str(error)  # the header Server of this stand-in
 
 
@@ -80,6 +81,7 @@ def test_a_proxy_without_its_server_is_named_and_temporary(status: int, content:
         (502, OURS, ServerError, "no; fix it"),
         (503, TOO_LATE, ServerError, "no; fix it"),
         (504, OURS, ServerError, "no; fix it"),
+        (404, OURS.replace("deadline-missed", "not-found"), ServerError, "without /solve behind"),
         (413, PAGE, ServerError, "nginx: client_max_body_size"),
         (429, PAGE, UnavailableError, "answered 429 without a reason"),
         (429, OURS, UnavailableError, "no; fix it"),
@@ -132,23 +134,27 @@ def test_another_machine_is_asked_through_the_proxy_unless_no_proxy_names_it(
     variable: str, monkeypatch: pytest.MonkeyPatch
 ):
     asked = []
+    statuses = [503, 403, 200]
 
     def proxy(handler: BaseHTTPRequestHandler) -> None:
         asked.append(handler.path)
-        body(MODELS)(handler)
+        body(MODELS, statuses.pop())(handler)
 
     with odd_server(lines(), proxy) as url:
         set_environment(monkeypatch, {variable: url})
         with Client("http://board.test:8000") as client:
             client.models()
-        assert asked == ["http://board.test:8000/models"]
+            while statuses:
+                with pytest.raises(Error, match=f"correct the variable {variable}, or add this"):
+                    client.models()
+        assert asked == ["http://board.test:8000/models"] * 3
         monkeypatch.setenv("no_proxy", ".test")
         with (
             Client("http://board.test:8000") as client,
             pytest.raises(UnreachableError, match="start hrm-serve there"),
         ):
             client.models()
-    assert len(asked) == 1
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize(
@@ -232,6 +238,22 @@ def test_a_certificate_of_ones_own_is_trusted_if_it_is_passed(
         Client(url.replace("https:", "http:")).models()
     other_name = rejected(main, QUESTION, "--url", url.replace("127.0.0.1", "localhost"), status=3)
     assert "use an address that the server's certificate names" in other_name
+
+
+def test_a_date_that_no_certificate_has_is_not_repaired_by_another_one(certificate: Path):
+    options = ["x509", "-in", "cert.pem", "-signkey", "key.pem", "-days", "0", "-out", "old.pem"]
+    ran(tool("openssl"), *options, cwd=certificate.parent)
+    old = certificate.with_name("old.pem")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(old, certificate.with_name("key.pem"))
+    with (
+        ThreadPoolExecutor() as pool,
+        context.wrap_socket(socket.create_server(("127.0.0.1", 0)), server_side=True) as listener,
+        Client(f"https://127.0.0.1:{listener.getsockname()[1]}", cacert=old) as client,
+    ):
+        pool.submit(listener.accept)
+        with pytest.raises(UnreachableError, match="or set this machine's clock"):
+            client.models()
 
 
 def test_a_private_key_with_a_passphrase_is_rejected_and_nobody_is_asked(certificate: Path):

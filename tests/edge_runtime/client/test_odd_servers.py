@@ -140,7 +140,7 @@ ODD = {
     "refused for ever": (lines(LATER, LATER), f"line 1 {NOT_WAITING}"),
     "a line too few": (lines(solved(1, SOLVED)), "did not answer line 2"),
     "cut off": (chunk(GOOD[:-30], 10_000), NO_ANSWER),
-    "redirect": (body("", 302, Location="/solve/batch"), f"answered 302 {NO_REASON}"),
+    "redirect": (body("", 302, Location="https://a.b/c"), "to which it leads (https://a.b/c)"),
     "an error without a reason": (body("teapot", 418), f"answered 418 {NO_REASON}"),
     "an endless error": (endless(b"x" * 65536, status=500), "more than 8388608 bytes"),
     "an endless line": (endless(b"x" * 65536), "the server's answer has more than 1048576 bytes"),

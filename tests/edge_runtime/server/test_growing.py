@@ -129,6 +129,7 @@ async def test_http_1_0_gets_no_chunks_and_an_end_by_close(
     header, _, content = answer.partition(b"\r\n\r\n")
     assert b" 200 " in header.splitlines()[0]
     assert b"transfer-encoding" not in header.lower()
+    assert b"keep-alive" not in header.lower()
     assert content
     assert content[:1] in b"{e<"
 

@@ -3,14 +3,15 @@
 import asyncio
 import base64
 import json
+import os
 import re
 import signal
 import stat
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from asgi_tools import QUICK, Call, app_over, client_of, serving, until
@@ -36,6 +37,7 @@ from hrm_edge_server.auth import (
     KeyRing,
     bind_warning,
     changed_keys,
+    checked_hosts,
     checked_origins,
     hash_of,
     read_keys,
@@ -43,6 +45,7 @@ from hrm_edge_server.auth import (
 )
 from hrm_edge_server.key_cli import main as key_app
 from hrm_edge_server.middleware import OPEN_PATHS
+from hrm_edge_server.options import ServeOptions
 
 BODY = {"puzzle": QUESTION}
 LINE = json.dumps(BODY).encode() + b"\n"
@@ -202,7 +205,7 @@ def test_pages_of_listed_origins_may_ask_with_a_key(keys: KeyRing):
     stranger = {"origin": "https://other.site"}
     preflight = {
         "access-control-request-method": "POST",
-        "access-control-request-headers": "x-api-key, content-type",
+        "access-control-request-headers": "x-api-key, content-type, traceparent",
         "access-control-request-private-network": "true",
     }
     with serving(app_over(QUICK, keys=keys, origins=["https://my.site"])) as http:
@@ -218,10 +221,20 @@ def test_pages_of_listed_origins_may_ask_with_a_key(keys: KeyRing):
         assert answer.status_code == 403
 
 
-def test_what_is_no_origin_is_refused_at_the_start():
+def test_what_is_no_origin_or_no_name_is_refused_at_the_start():
     for origin in ("*", "https://my.site/page", ""):
         with pytest.raises(ValueError, match="is not an origin: pass one"):
             checked_origins([origin])
+    for host in ("*.my.site", "https://my.site/page", ""):
+        with pytest.raises(ValueError, match="is not a name: pass one"):
+            checked_hosts([host])
+
+
+def test_origins_and_names_are_taken_as_people_write_them():
+    origins = ("https://my.site", "chrome-extension://abcd", "http://[::1]:3000")
+    assert checked_origins(["https://My.Site/", *origins[1:]]) == list(origins)
+    written = ("my.site", "https://My.site/", "my.site:8000", "http://my.site:8000")
+    assert checked_hosts(written) == ["my.site"] * 4
 
 
 def test_without_keys_foreign_host_names_are_rejected():
@@ -321,7 +334,16 @@ def test_a_key_too_many_is_refused_and_leaves_the_file_readable(tmp_path: Path):
     assert len(read_keys(path)) == 1000
 
 
-def test_the_mode_of_a_key_file_is_kept_and_checked(tmp_path: Path):
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_key_file_that_an_editor_of_windows_saved_is_read(tmp_path: Path, encoding: str):
+    path = write_key_file(tmp_path)
+    path.write_text(path.read_text(), encoding)
+    assert len(read_keys(path)) == 2
+
+
+def test_the_mode_of_a_key_file_is_kept_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     path = write_key_file(tmp_path)
     path.chmod(0o640)
     link = tmp_path / "link"
@@ -333,6 +355,8 @@ def test_the_mode_of_a_key_file_is_kept_and_checked(tmp_path: Path):
     path.chmod(0o666)
     with pytest.raises(ValueError, match="chmod 600"):
         read_keys(path)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    assert len(read_keys(path)) == 3
 
 
 def test_commands_that_run_at_once_lose_no_key(tmp_path: Path):
@@ -385,12 +409,9 @@ async def test_a_removed_key_asks_no_more_in_a_batch_that_is_open(keys: KeyRing,
     assert after["error"]["reason"] == "bad-key"
 
 
-warning_for = partial(bind_warning, with_keys=False, tls_cert=None, tls_key=None, insecure=False)
-
-
 def test_only_a_loopback_address_needs_neither_keys_nor_consent():
     for host in ("127.0.0.1", "127.0.0.53", "::1", "localhost"):
-        assert warning_for(host) is None
+        assert bind_warning(ServeOptions(host=host)) is None
     for host in ("0.0.0.0", "::", "127.0.0.1.example.com", "board.lan"):
         with pytest.raises(ValueError, match="lets other machines in without keys"):
-            warning_for(host)
+            bind_warning(ServeOptions(host=host))

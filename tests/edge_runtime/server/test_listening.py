@@ -26,6 +26,8 @@ from service_tools import (
     wait_for,
 )
 
+from hrm_edge_server.server import bound_sockets
+
 pytestmark = pytest.mark.process
 LINE = json.dumps({"puzzle": QUESTION}).encode() + b"\n"
 BATCH = head("POST /solve/batch", "transfer-encoding: chunked")
@@ -36,7 +38,7 @@ def test_all_addresses_are_those_of_both_families_and_idle_ones_are_kept_as_prom
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("WEB_CONCURRENCY", "all")  # as platforms set it; one process serves
-    with starting(host="::", keep_alive_seconds=1) as server:
+    with starting(host="[::]", keep_alive_seconds=1) as server:
         answer = httpx.get(f"http://[::1]:{server.port}/livez", timeout=PATIENCE_S)
         assert answer.status_code == 200
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
@@ -48,6 +50,28 @@ def test_all_addresses_are_those_of_both_families_and_idle_ones_are_kept_as_prom
             assert answer.getheader("keep-alive") == "timeout=1"
             assert connection.sock.recv(1) == b""
             assert time.monotonic() - asked_s > 0.9
+
+
+def test_localhost_needs_no_ipv6_and_other_names_need_all_their_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A container without IPv6 lacks the ::1 that its hosts file gives to localhost."""
+    created = socket.create_server
+
+    def created_here(address: tuple[str, int], **_: object) -> socket.socket:
+        return created((address[0].replace("::1", "192.0.2.1"), 0))
+
+    def resolved(names: str, *_: object, **__: object) -> object:
+        return [(socket.AF_INET, 0, 0, "", (name, 0)) for name in names.split()]
+
+    monkeypatch.setattr(socket, "create_server", created_here)
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    (listener,) = bound_sockets("::1 127.0.0.1", 0)
+    with listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+    for names in ("::1", "127.0.0.1 192.0.2.1"):
+        with pytest.raises(OSError, match=r"\(Cannot assign requested address\)"):
+            bound_sockets(names, 0)
 
 
 def test_a_server_that_stops_says_what_it_did_and_writes_no_traceback():

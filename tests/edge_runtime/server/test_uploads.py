@@ -153,11 +153,14 @@ def counts(server: Server) -> Any:
     return server.http.get("/readyz").json()["models"]
 
 
-def test_a_folder_of_other_files_is_not_taken(tmp_path: Path):
-    (tmp_path / "notes.202611261200").mkdir()
+def test_a_folder_of_other_files_is_not_taken_but_a_new_volume_is(tmp_path: Path):
+    folder = tmp_path / "notes.202611261200"
+    folder.mkdir()
     with pytest.raises(ValueError, match="holds other files, so it is not a folder for uploads"):
         UploadFolder(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.202611261200"]
+    assert list(tmp_path.iterdir()) == [folder]
+    (folder / "lost+found").mkdir()
+    UploadFolder(folder)
 
 
 @pytest.fixture
