@@ -7,7 +7,6 @@ lane, its scheduler and its engine.
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
 from itertools import islice
 from typing import Any
 
@@ -16,9 +15,9 @@ import numpy as np
 from hrm_edge_runtime.batching.scheduler import Scheduler
 from hrm_edge_runtime.batching.stats import (
     NUM_TELLING,
+    TOTALS,
     LaneCounters,
     LaneSnapshot,
-    LaneTotals,
     Outcome,
     SlotView,
 )
@@ -54,7 +53,8 @@ class Lane:
         self.queue_limit = queue_limit
         max_alive = (engine.num_slots + queue_limit) * max_attempts
         self.scheduler = Scheduler(engine.num_slots, max_alive - engine.num_slots)
-        self.counters = LaneCounters()
+        zeros: dict[str, Any] = dict.fromkeys(TOTALS, 0)
+        self.counters = LaneCounters(**zeros)
         self.num_ahead = 0
         """Segments left in this run. Until the run ends, no attempt is admitted or expired."""
         if run_length is None and not engine.runs_ahead:
@@ -149,8 +149,8 @@ class Lane:
         if len(counters.recent_segments) >= NUM_TELLING:
             least_segments = min(counters.recent_segments)
         totals: dict[str, Any] = {}
-        for one in fields(LaneTotals):
-            totals[one.name] = getattr(counters, one.name)
+        for name in TOTALS:
+            totals[name] = getattr(counters, name)
         return LaneSnapshot(
             **totals,
             num_slots=scheduler.num_slots,

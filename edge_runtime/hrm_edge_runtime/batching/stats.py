@@ -1,7 +1,7 @@
 """What a lane counts, and its snapshot. Shapes: N recent puzzles, L lengths of a run."""
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Literal, get_args
 
@@ -43,15 +43,18 @@ class LaneTotals:
     - `step_seconds_total` is the engine's time; `host_seconds_total` is the rest of `Lane.step`.
     """
 
-    steps: int = 0
-    slot_segments: int = 0
-    slot_segments_used: int = 0
-    slot_segments_offered: int = 0
-    hypotheses: int = 0
-    step_seconds_total: float = 0.0
-    host_seconds_total: float = 0.0
-    mean_step_s: float = 0.0
-    mean_segments: float = 0.0
+    steps: int
+    slot_segments: int
+    slot_segments_used: int
+    slot_segments_offered: int
+    hypotheses: int
+    step_seconds_total: float
+    host_seconds_total: float
+    mean_step_s: float
+    mean_segments: float
+
+
+TOTALS = tuple(one.name for one in fields(LaneTotals))
 
 
 @dataclass(kw_only=True)
