@@ -135,7 +135,6 @@ def about(name: str) -> dict[str, Any]:
     from hrm_edge_runtime.api.served_model import board_size
     from hrm_edge_runtime.contract.card import accuracy_of, architecture_of
     from hrm_edge_runtime.engines import times
-    from hrm_puzzles.puzzle import Described
 
     bundle = open_bundle(name)
     manifest = bundle.manifest
@@ -146,9 +145,6 @@ def about(name: str) -> dict[str, Any]:
     size = board_size(puzzle)
     if size is not None:
         board = "x".join(map(str, size))
-    notation = None
-    if isinstance(puzzle, Described):
-        notation = puzzle.about
     return {
         "name": manifest.name,
         "kind": puzzle.name,
@@ -160,7 +156,6 @@ def about(name: str) -> dict[str, Any]:
         **accuracy_of(manifest),
         "held_out_tasks": results and results.model_dump(),
         "proof_exists": puzzle.proof_exists,
-        "notation": notation,
         "example": _example_command(bundle, name),
     }
 
