@@ -8,6 +8,7 @@ from hypothesis import settings
 
 # Before torch is imported, here and in child processes: at these sizes a second thread only waits.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["PYTHONSAFEPATH"] = ""  # scripts of the tests import what lies beside them
 settings.register_profile("unhurried", deadline=None)  # a busy machine fails no test
 settings.load_profile("unhurried")
 

@@ -16,6 +16,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto
+from onnxruntime import InferenceSession
 
 from hrm_calibration.quantize import Site, call_sites, with_outputs
 from hrm_calibration.ranges import Histogram
@@ -209,9 +210,7 @@ class Recorder:
         return states
 
 
-def recording_engine(
-    session: ort.InferenceSession, num_slots: int, observe: Observer
-) -> ArrayEngine:
+def recording_engine(session: InferenceSession, num_slots: int, observe: Observer) -> ArrayEngine:
     """A step graph on ONNX Runtime that passes inputs and outputs of every segment to `observe`."""
     names = [value.name for value in session.get_outputs()]
 
@@ -231,7 +230,7 @@ def session_of(
     graph: ModelProto,
     num_threads: int,
     provider: Provider = CPU,
-) -> ort.InferenceSession:
+) -> InferenceSession:
     """Open a graph on `num_threads` threads (0: all cores) that keeps no memory between steps."""
     options = ort.SessionOptions()
     options.log_severity_level = 3  # errors only; the optimizer warns of each fusion it skips

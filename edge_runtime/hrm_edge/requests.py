@@ -69,11 +69,9 @@ def _json_of(body: Mapping[str, object]) -> bytes:
 
 
 def _as_list(value: object) -> object:
-    """The JSON of a NumPy array or number; called for values that `json` cannot encode."""
-    if isinstance(value, np.ndarray):
-        return values_of(value)
-    if isinstance(value, np.generic):
-        return value.tolist()
+    """The JSON of an array, tensor, frame or number; called for what `json` cannot encode."""
+    if hasattr(value, "__array__"):
+        return values_of(np.asanyarray(value))
     raise TypeError(f"it holds a {type(value).__name__}")
 
 

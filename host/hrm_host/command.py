@@ -36,7 +36,7 @@ NAMED_WRONGLY = (
     NotADirectoryError,
 )
 REMEDIES = {
-    errno.ENOSPC: "make room there",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there"),
     errno.EROFS: "choose a place that can be written",
     errno.EACCES: "choose a place that you may use",
     **dict.fromkeys(

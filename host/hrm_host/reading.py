@@ -15,6 +15,7 @@ from typing import Any, TextIO, TypeGuard, cast
 # levels of JSON; a puzzle has three. The limit protects code that recurses over values
 MAX_DEPTH = 50
 MAX_FILE_BYTES = 1 << 28  # 256 MiB: the names of ARC's million variants take a tenth of it
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 COMMANDING = re.compile(
     "["
@@ -33,11 +34,20 @@ def text_of(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
 
 
 def plain_file(path: Path) -> Path:
-    """The path; raises ValueError for a pipe, a socket or a device, which may never end."""
+    """The path of a file or a folder.
+
+    Raises ValueError for a pipe, a socket or a device, which may never end, and for the pointer
+    that Git leaves in place of a large file.
+    """
     mode = path.stat().st_mode
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+    if stat.S_ISDIR(mode):
         return path
-    raise ValueError(f"{path} is not a plain file; copy its content into one")
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{path} is not a plain file; copy its content into one")
+    with path.open("rb") as stream:
+        if stream.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise ValueError(f"{path} is a pointer of Git LFS; get its content with git lfs pull")
+    return path
 
 
 def text_in(read: Callable[[int], bytes], most_bytes: int = MAX_FILE_BYTES) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 REMEDIES_AT_LIMITS = {
     "Too many open files": "raise its limit of open files (ulimit -n)",
+    "File too large": "raise its limit of a file's size (ulimit -f)",
     "Resource temporarily unavailable|start new thread": "raise its limit of processes and "
     "threads (ulimit -u, TasksMax, --pids-limit)",
     "MemoryError|allocate memory|bad_alloc": "raise its limit (ulimit -v, or the container's)",

@@ -15,7 +15,11 @@ Output = TypeVar("Output")
 def results_of(
     function: Callable[[Job], Output], jobs: Sequence[Job], *, num_workers: int
 ) -> Iterator[Output]:
-    """Yield each result as its job ends. A single worker runs in this process."""
+    """Yield each result as its job ends.
+
+    A single worker runs in this process, and so do all on a system without semaphores: /dev/shm may
+    be missing or read-only.
+    """
     if num_workers <= 1 or len(jobs) <= 1:
         yield from map(function, jobs)
         return
@@ -23,7 +27,12 @@ def results_of(
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
     most = min(num_workers, len(jobs), MAX_WORKERS)
-    pool = ProcessPoolExecutor(most, mp_context=get_context("spawn"), initializer=end_with_parent)
+    spawn = get_context("spawn")
+    try:
+        pool = ProcessPoolExecutor(most, mp_context=spawn, initializer=end_with_parent)
+    except (OSError, ImportError):
+        yield from map(function, jobs)
+        return
     try:
         for future in as_completed([pool.submit(function, job) for job in jobs]):
             yield future.result()

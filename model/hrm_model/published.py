@@ -21,7 +21,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, Field, StrictBool, ValidationError
 from torch import Tensor
 
-from hrm_host.reading import text_of
+from hrm_host.reading import plain_file, text_of
 from hrm_model.checkpoint import CheckpointError, load_state
 from hrm_model.config import HRMConfig
 from hrm_model.families import model_of
@@ -190,7 +190,7 @@ def _only_file(source: Path) -> Path:
 def _loaded(file: Path) -> Mapping[Any, Any]:
     """Returns what the file holds; a hostile file can make the loaders raise any error."""
     try:
-        with file.open("rb") as stream:
+        with plain_file(file).open("rb") as stream:
             if stream.read(9)[8:] == b"{":  # the length of a JSON, and the JSON
                 return safetensors.torch.load_file(file)
             stream.seek(0)
@@ -318,9 +318,10 @@ def _settings(weights: Path, contents: Mapping[Any, Any]) -> tuple[Path, Mapping
 
 
 def _network_in(value: Any) -> Mapping[str, Any] | None:
-    """The settings under `arch`, or else the value itself if it is a mapping."""
-    if isinstance(value, Mapping):
-        value = value.get("arch", value)
+    """The settings under `arch`, in W&B's files under `value` there, or the mapping itself."""
+    for key in ("arch", "value"):
+        if isinstance(value, Mapping):
+            value = value.get(key, value)
     return value if isinstance(value, Mapping) else None
 
 

@@ -80,7 +80,7 @@ class Maze(GridPuzzle):
         characters={WALL: "#", OPEN: " ", START: "S", GOAL: "G", PATH: "o"},
         open_value=OPEN,
         described="# for a wall, . or a space for an open cell, S for the start and G for the goal",
-        others={WALL: "Xx*1@%W■▓⬛", OPEN: "0_·⬜", START: "s@AE", GOAL: "gEeXxB"},
+        others={WALL: "Xx*1@%W■▓⬛", OPEN: "0_·⬜", START: "s@AE", GOAL: "gEeXxBFfTt"},
         once=(START, GOAL),
     )
     marks: ClassVar = {OPEN: PATH}

@@ -280,7 +280,7 @@ def test_calibration_is_not_measured_on(tmp_path: Path, monkeypatch: pytest.Monk
 def test_puzzles_with_ids_the_model_does_not_know_are_rejected(tmp_path: Path):
     originals = datasets.Layout.of_originals(4)
     ids_N = np.arange(4, dtype=np.int32)
-    layout = replace(originals, puzzle_ids=ids_N, num_puzzle_ids=4)
+    layout = originals._replace(puzzle_ids=ids_N, num_puzzle_ids=4)
     data = data_set(tmp_path, SUDOKU, 4, layout=layout)
     saying = "ids up to 3, but the model knows 1; give the data set"
     with pytest.raises(datasets.DatasetError, match=saying):

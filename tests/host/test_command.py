@@ -24,6 +24,16 @@ class BrokenGateError(ValueError):
         (ValueError("4 is no 5: give a 5."), 2, "hrm-try: 4 is no 5: give a 5.\n"),
         (FileNotFoundError("no such file: x"), 2, "hrm-try: no such file: x\n"),
         (OSError(28, "No space left"), 3, "hrm-try: [Errno 28] No space left; make room there\n"),
+        (
+            OSError(122, "Quota exceeded"),
+            3,
+            "hrm-try: [Errno 122] Quota exceeded; make room there\n",
+        ),
+        (
+            OSError(27, "File too large"),
+            3,
+            "hrm-try: [Errno 27] File too large; raise its limit of a file's size (ulimit -f)\n",
+        ),
         (OSError(17, "In the way"), 2, "hrm-try: [Errno 17] In the way; choose another path\n"),
         (ArithmeticError("the loss is no number"), 3, "hrm-try: the loss is no number\n"),
         (

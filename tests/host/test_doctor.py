@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -17,7 +18,6 @@ from hrm_host.doctor.serving import ServingSoftware
 from hrm_host.machine import Host
 
 JETPACK_62 = ServingSoftware(
-    python=(3, 10, 12),
     onnxruntime=None,
     providers=(),
     tensorrt="10.3.0",
@@ -26,7 +26,6 @@ JETPACK_62 = ServingSoftware(
     tensorrt_file="/usr/lib/python3.10/dist-packages/tensorrt/__init__.py",
 )
 PC = ServingSoftware(
-    python=(3, 12, 1),
     onnxruntime="1.23.0",
     providers=("CPUExecutionProvider",),
     tensorrt=None,
@@ -82,9 +81,9 @@ def test_each_fault_of_a_board_has_its_remedy(
     [
         ({"tensorrt": None}, "TensorRT", "python3-libnvinfer"),
         ({"cuda_driver": None}, "CUDA bindings", "hrm-edge[jetson]"),
+        ({"onnxruntime_fault": "libgomp.so.1"}, "ONNX Runtime", "onnxruntime-gpu; pip install"),
         ({"num_gpus": 0, "gpu_fault": "cuInit gives driver error 100"}, "GPU", "--runtime nvidia"),
         ({"tensorrt_fault": "libnvdla_compiler.so: absent"}, "TensorRT", "nvidia-l4t-dla-compiler"),
-        ({"python": (3, 8, 10)}, "Python", "3.10"),
     ],
 )
 def test_software_that_a_board_lacks_is_a_fault(
@@ -139,22 +138,29 @@ def test_the_support_of_a_board_is_named(model: str, line: str, support: str):
     assert serving.release(line, model).text == support
 
 
-def test_a_pc_is_not_asked_for_what_only_a_board_has(tmp_path: Path):
+def test_a_pc_is_not_asked_for_what_only_a_board_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     found = serving.findings_of(Host(root=tmp_path), PC)
     assert unwell(found) == {}
     assert not {"board", "JetPack", "power mode"} & {finding.name for finding in found}
     missing = serving.findings_of(Host(root=tmp_path), PC._replace(onnxruntime=None))
     assert unwell(missing) == {"ONNX Runtime": "fail"}
-    assert serving.engine_cache(free_bytes=100 << 20).level == "fail"
+    monkeypatch.setattr(serving, "MIN_CACHE_BYTES", 1 << 60)
+    assert serving.engine_cache().level == "fail"
 
 
 @pytest.mark.process
-def test_a_tensorrt_that_is_installed_and_does_not_load_is_found(tmp_path: Path):
-    (tmp_path / "tensorrt.py").write_text("raise ImportError('libnvdla_compiler.so: absent')")
-    program = "from hrm_host.doctor import serving; print(serving.look().tensorrt_fault)"
+@pytest.mark.parametrize("name", ["tensorrt", "onnxruntime"])
+@pytest.mark.parametrize("code", ["raise OSError('libgomp.so.1')", "# pip left its folder"])
+def test_a_package_that_is_installed_and_does_not_load_is_found(
+    tmp_path: Path, name: str, code: str
+):
+    (tmp_path / f"{name}.py").write_text(code)
+    program = f"from hrm_host.doctor import serving; print(serving.look().{name}_fault)"
     path = os.pathsep.join([str(tmp_path), *sys.path])
     done = ran(sys.executable, "-c", program, env={**os.environ, "PYTHONPATH": path})
-    assert done.stdout.startswith("libnvdla_compiler.so")
+    assert re.match("libgomp|module .* has no attribute", done.stdout), done.stderr
 
 
 SEGMENTS = ["sudoku in fp32", "sudoku in fp16", "sudoku in int8", "segments ahead of the host"]

@@ -4,6 +4,7 @@ import io
 import json
 import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from hrm_host.reading import (
     is_printable,
     json_from,
     lines_of,
+    plain_file,
     printable,
     printable_lines,
     text_in,
@@ -29,6 +31,13 @@ def test_lines_are_read_up_to_their_longest_and_no_further():
 
 def test_a_text_of_powershell_is_read():
     assert text_in(io.BytesIO("né\n".encode("utf-16")).read) == "né\n"
+
+
+def test_a_pointer_of_git_is_named(tmp_path: Path):
+    file = tmp_path / "train.csv"
+    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 109123456\n")
+    with pytest.raises(ValueError, match=r"train.csv is a pointer of Git LFS; .* git lfs pull"):
+        plain_file(file)
 
 
 def test_a_text_is_read_in_pieces_up_to_its_bound():

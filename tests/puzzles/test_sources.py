@@ -160,6 +160,7 @@ BOARD = "1.3.\n3412\n2143\n432."
 WITH_COMMAS = "1,0,3,0\n3,4,1,2\n2,1,4,3\n4,3,2,0"
 TEXTS = {
     "blank lines part boards": (f"{BOARD}\n\n{BOARD}\n \n\n{BOARD}", [BOARD] * 3),
+    "rules part boards": (f"{BOARD}\n========\n{BOARD}\n", [BOARD] * 2),
     "one board with a gap": ("1.3.\n3412\n\n2143\n432.\n", ["1.3.\n3412\n\n2143\n432."]),
     "lines": (f"{OPEN}\n\n# a remark\n{SOLVED}\n", [OPEN, SOLVED]),
     "a board with commas": (WITH_COMMAS, [WITH_COMMAS]),

@@ -1,5 +1,8 @@
 """The training part of the doctor on machines made of text: each fault has its remedy."""
 
+import os
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from board_tree import board, unwell
+from cli_tools import ran
 
 from hrm_host.machine import Host
 from hrm_train import doctor
@@ -50,9 +54,20 @@ def test_a_healthy_machine_needs_nothing(tmp_path: Path):
 
 
 def test_a_bare_machine_is_examined_without_an_error(tmp_path: Path):
-    problem = "no C++ compiler is found: install one"
+    problem = "the compiler fails (no g++)"
     cpu_only = TRAINER._replace(torch_cuda=None, sees_gpu=False, compile_problem=problem)
     assert examined(machine(tmp_path, {}, {}), cpu_only) == {"torch.compile": "warn"}
+
+
+@pytest.mark.process
+def test_a_compiler_that_fails_is_named(tmp_path: Path):
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\nexit 1\n")  # as without the headers of Python
+    compiler.chmod(0o755)
+    environment = {**os.environ, "CXX": str(compiler), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    program = "from hrm_train import hardware; print(hardware.compile_problem('cpu'))"
+    done = ran(sys.executable, "-c", program, env=environment)
+    assert re.fullmatch(r"the compiler fails \(.*g\+\+.*\)\n", done.stdout)
 
 
 @pytest.mark.parametrize(

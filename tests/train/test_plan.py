@@ -197,7 +197,7 @@ def test_a_run_that_exists_is_resumed_and_never_planned_again(data: Path, tmp_pa
     write_plan(small_plan(data, tmp_path))
     with pytest.raises(ValueError, match="already holds a run; add --resume"):
         small_plan(data, tmp_path)
-    with pytest.raises(ValueError, match="start it without --resume"):
+    with pytest.raises(ValueError, match="other holds no run; name another"):
         plan_of(PlanOptions(run=tmp_path / "other", resume=True))
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 import sys
 import threading
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from cli_tools import succeeded
+from cli_tools import ran, succeeded
 from service_tools import PATIENCE_S
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from train_tools import fresh, small_trainer, training_run
@@ -83,6 +84,26 @@ def test_tensorboard_gets_all_figures(data: Path, tmp_path: Path):
     assert events.Tags()["images"] == ["val/boards"]
 
 
+def test_a_report_that_fails_ends_no_run(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    for module in ("torch.utils.tensorboard", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, module, None)
+    small_run(data, tmp_path, 20, [telemetry.TensorBoard(tmp_path)]).finish(Stages())
+    said = capsys.readouterr().err
+    assert said.count("goes on without TensorBoard (") == 1
+    assert "goes on without curve.png (" in said
+
+
+def test_wandb_that_does_not_start_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def init(**_: object) -> None:
+        raise RuntimeError("timed out")
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    with pytest.raises(ValueError, match=r"W&B does not start .timed out.; .* omit --wandb"):
+        telemetry.WeightsAndBiases(tmp_path, {})
+
+
 def test_wandb_that_is_missing_names_its_install_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ValueError, match=r"pip install 'hrm-edge\[wandb\]'"):
@@ -114,6 +135,13 @@ def test_a_short_run_prints_each_validation_once(data: Path, tmp_path: Path):
     assert [int(step) for step in printed] == sorted(set(steps))
     assert ended.output.count(HEADER) == 1
     assert "finished at step 43; checkpoint" in ended.output
+    (run / "curve.png").unlink()
+    program = (
+        "import sys, pathlib, hrm_train.pictures as p; p.draw_curve(pathlib.Path(sys.argv[1]))"
+    )
+    notebook = {**os.environ, "MPLBACKEND": "module://of_a_notebook"}
+    ran(sys.executable, "-c", program, str(run), env=notebook)
+    assert (run / "curve.png").exists()
 
 
 CPU = torch.device("cpu")

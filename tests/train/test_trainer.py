@@ -38,6 +38,7 @@ LENGTH = "is not of type int; give a value such as"
         (["--set=total_samples=-1 passes"], f"total_samples='-1 passes' {LENGTH}"),
         (["--set=total_samples=2 epochs"], LENGTH),
         (["--set=total_samples=nan"], LENGTH),
+        (["--set=batch_size=3.5"], LENGTH),
         (["--set=total_samples=1e400"], LENGTH),
         (["--hw=abacus"], "--hw 'abacus' is unknown"),
         (["--puzzle=sudoku"], "choose another data set or puzzle"),

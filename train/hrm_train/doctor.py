@@ -43,6 +43,7 @@ Card = Mapping[str, str]
 
 class TrainingSoftware(NamedTuple):
     torch: str | None = None
+    torch_fault: str = ""
     torch_cuda: str | None = None  # CUDA version that PyTorch was built for
     sees_gpu: bool = False
     compile_problem: str | None = None  # why torch.compile cannot run
@@ -62,19 +63,20 @@ def findings() -> list[Finding]:
 
 
 def look() -> TrainingSoftware:
-    """The software of this process; a PyTorch that cannot be imported counts as missing."""
+    """The software of this process."""
     try:
         import torch
 
         from hrm_train.hardware import compile_problem
-    except (ImportError, OSError):
-        return TrainingSoftware()
+    except (ImportError, OSError) as error:
+        return TrainingSoftware(torch_fault=str(error))
     sees_gpu = torch.cuda.is_available()
+    device = "cuda" if sees_gpu else "cpu"
     return TrainingSoftware(
         torch=torch.__version__,
         torch_cuda=torch.version.cuda,
         sees_gpu=sees_gpu,
-        compile_problem=compile_problem(has_gpu=sees_gpu),
+        compile_problem=compile_problem(device),
     )
 
 
@@ -107,7 +109,8 @@ def attention() -> Finding:
 def software_findings(machine: Host, software: TrainingSoftware) -> Iterator[Finding]:
     """PyTorch, and what torch.compile needs."""
     if software.torch is None:
-        yield fail("PyTorch", "missing", "pip install 'hrm-edge[train]'")
+        remedy = "pip uninstall torch; pip install 'hrm-edge[train]'"
+        yield fail("PyTorch", f"does not load: {software.torch_fault}", remedy)
         return
     # The newest CUDA version that the driver supports.
     driver_cuda = NEWEST_CUDA.search(machine.ask(("nvidia-smi",)) or "")
@@ -116,11 +119,12 @@ def software_findings(machine: Host, software: TrainingSoftware) -> Iterator[Fin
     else:
         yield _blind_torch(software, int(driver_cuda[1]), int(driver_cuda[2]))
     if software.compile_problem is None:
-        yield ok("torch.compile", "finds what it needs")
+        yield ok("torch.compile", "compiles")
     else:
-        cause, _, remedy = software.compile_problem.partition(": ")
-        text = f"{cause}: training runs, but uncompiled and slower"
-        yield warn("torch.compile", text, remedy)
+        from hrm_train.hardware import COMPILER
+
+        text = f"{software.compile_problem}: training runs, but uncompiled and slower"
+        yield warn("torch.compile", text, COMPILER)
 
 
 def _build_of(software: TrainingSoftware) -> str:

@@ -1,9 +1,7 @@
 """The machine that trains: a row of `machines` in recipes.yaml."""
 
-import importlib.util
 import os
 import re
-import shutil
 import warnings
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -24,6 +22,11 @@ LONG = 900  # tokens of a maze or an ARC grid, for which it has rows_900
 GIGABYTE = 1e9
 MOST_THREADS = 1024
 MOST_ROWS = 1 << 20
+COMPILER = (
+    "install a C++ compiler, Python's headers and Triton (sudo apt install build-essential "
+    "python3-dev; Windows: pip install triton-windows, and the Visual Studio build tools)"
+)
+"""What torch.compile needs."""
 # The least and the largest value of each number that `--set` may change.
 RANGES = {
     "rows_81": (1, MOST_ROWS),
@@ -89,9 +92,10 @@ class Hardware:
         """Compiles the functions of a step, or reports why this machine cannot."""
         if not self.compile:
             return
-        problem = compile_problem(has_gpu=self.device == "cuda")
+        problem = compile_problem(self.device)
         if problem:
-            say(f"training without torch.compile: {problem}; --set compile=false hides this line")
+            hide = "--set compile=false hides this line"
+            say(f"training without torch.compile: {problem}; {COMPILER}; {hide}")
             return
         # TensorFloat-32 is off by choice (`tf32`), but the compiler would recommend it.
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
@@ -99,15 +103,13 @@ class Hardware:
         model.halting = torch.compile(model.halting)
 
 
-def compile_problem(*, has_gpu: bool) -> str | None:
-    """What torch.compile lacks on this machine, and the remedy after a colon; None if nothing."""
-    if has_gpu and not importlib.util.find_spec("triton"):
-        return "Triton is not installed: pip install triton (Windows: triton-windows)"
-    if not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
-        return (
-            "no C++ compiler is found: sudo apt install build-essential "
-            "(Windows: the Visual Studio build tools)"
-        )
+def compile_problem(device: str) -> str | None:
+    """Why a small function does not compile on this machine; None if it does."""
+    try:
+        torch.compile(torch.nn.ReLU())(torch.zeros(2, device=device))
+    except Exception as error:  # of the compiler that torch.compile calls
+        output = str(error).rpartition("Output:\n")[2].splitlines()
+        return f"the compiler fails ({output[0]})"
     return None
 
 

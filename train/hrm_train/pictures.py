@@ -1,6 +1,7 @@
 """Pictures of a run: the curve of its validations, and boards that its model answers."""
 
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ COLORS = np.array([[211, 211, 211], [44, 160, 44], [214, 39, 40], [255, 255, 255
 
 def draw_curve(run: Path) -> None:
     """Draws the validations of a run into its `curve.png`."""
+    os.environ.pop("MPLBACKEND", None)  # a notebook's backend, which may be absent here
     # Slow to import; every resume would wait for it.
     from matplotlib.figure import Figure
 

@@ -1,5 +1,6 @@
 """What a training run is: every setting that shapes its result, as one frozen record of the run."""
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -136,14 +137,14 @@ def _read(key: str, text: str, default: Any) -> Any:
         if text.lower() not in BOOLEANS:
             raise ValueError(f"{key}={text!r} is not a boolean; write true or false")
         return BOOLEANS[text.lower()]
-    try:
-        if kind is int:
+    with contextlib.suppress(ValueError):
+        if kind is not int:
+            return kind(text)
+        if float(text).is_integer():
             return int(float(text))
-        return kind(text)
-    except (ValueError, OverflowError) as error:
-        raise ValueError(
-            f"{key}={text!r} is not of type {kind.__name__}; give a value such as {default!r}"
-        ) from error
+    raise ValueError(
+        f"{key}={text!r} is not of type {kind.__name__}; give a value such as {default!r}"
+    )
 
 
 TABLES: Values = yaml.safe_load(

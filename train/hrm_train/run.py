@@ -191,7 +191,8 @@ class TrainingRun:
                 evaluation, is_best = self._evaluated(model, "whole", self.held_out.whole)
             if evaluation is not None and self.trainer.ranks.is_first:
                 say(evaluation.row(step, time.monotonic() - self._began_s))
-                pictures.draw_curve(self.path)
+                draw = partial(pictures.draw_curve, self.path)
+                telemetry.is_reported("curve.png", draw)
                 self.telemetry.show(evaluation)
         if is_best:
             self.save()

@@ -148,7 +148,7 @@ def read_plan(run: Path, machine: Hardware | None = None) -> RunPlan:
     file = run / SETTINGS
     if not file.exists():
         raise ValueError(
-            f"{run} holds no run; give one that hrm-train began, or start it without --resume"
+            f"{run} holds no run; name another, or begin it with hrm-train --run {run}"
         )
     values = checkpoint.read_json(file)
     try:

@@ -1,5 +1,5 @@
 """Report a run every few steps: to its files, to TensorBoard, and to W&B on request. Warn of
-trouble.
+trouble. A report that fails never ends the run.
 
 metrics.ndjson   a row every few steps (`status.py`); `hrm-train status` reads it
 board/           TensorBoard: train/* system/* val/*
@@ -10,7 +10,8 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,10 +26,14 @@ from hrm_train import distributed, evaluate, loop, meter, pictures, status
 
 class TensorBoard:
     def __init__(self, run: Path) -> None:
+        self._run = run
+
+    @cached_property
+    def _board(self) -> Any:
         # Slow to import; every resume would wait for it.
         from torch.utils.tensorboard import SummaryWriter
 
-        self._board = SummaryWriter(str(run / "board"))
+        return SummaryWriter(str(self._run / "board"))
 
     def write(self, figures: Mapping[str, float], samples: int) -> None:
         for name, value in figures.items():
@@ -42,14 +47,14 @@ class TensorBoard:
 
 
 def require_wandb() -> Any:
-    """Returns the module; raises ValueError if it is missing."""
+    """Returns what starts its runs; raises ValueError if the package is missing."""
     try:
-        import wandb  # pyright: ignore[reportMissingImports]
+        from wandb import init  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ValueError(
             "--wandb needs the package wandb; pip install 'hrm-edge[wandb]'"
         ) from error
-    return wandb
+    return init
 
 
 class WeightsAndBiases:
@@ -64,9 +69,13 @@ class WeightsAndBiases:
         if mode == "offline":
             # 'wandb sync' of a second run with the same id replaces the history of the first.
             joined = {"group": identity.read_text()}
-        self._run: Any = require_wandb().init(
-            dir=str(run), name=run.name, mode=mode, config=dict(settings), **joined
-        )
+        start = require_wandb()
+        try:
+            self._run: Any = start(
+                dir=str(run), name=run.name, mode=mode, config=dict(settings), **joined
+            )
+        except Exception as error:  # it has errors of its own
+            raise ValueError(f"W&B does not start ({error}); repair it or omit --wandb") from error
 
     def write(self, figures: Mapping[str, float], samples: int) -> None:
         self._run.log({**figures, "samples": samples})
@@ -76,6 +85,16 @@ class WeightsAndBiases:
 
 
 Writer = TensorBoard | WeightsAndBiases
+
+
+def is_reported(place: str, report: Callable[[], object]) -> bool:
+    """Whether a report worked; if not, warns, because a library may fail in any way."""
+    try:
+        report()
+    except Exception as error:
+        distributed.say(f"warning: training goes on without {place} ({error})")
+        return False
+    return True
 
 
 class Telemetry:
@@ -165,15 +184,20 @@ class Telemetry:
         boards = pictures.boards(puzzle, evaluation.rows, evaluation.answers_BT)
         for writer in self._writers:
             if isinstance(writer, TensorBoard):
-                writer.show(boards, self._trainer.progress.samples)
+                show = partial(writer.show, boards, self._trainer.progress.samples)
+                is_reported("pictures", show)
 
     def _write(self, named: Mapping[str, float]) -> None:
-        for writer in self._writers:
-            writer.write(named, self._trainer.progress.samples)
+        samples = self._trainer.progress.samples
+        self._writers = [
+            writer
+            for writer in self._writers
+            if is_reported(type(writer).__name__, partial(writer.write, named, samples))
+        ]
 
     def close(self) -> None:
         for writer in self._writers:
-            writer.close()
+            is_reported(type(writer).__name__, writer.close)
 
 
 def _series(reports: Sequence[loop.StepReport]) -> dict[str, list[float]]:

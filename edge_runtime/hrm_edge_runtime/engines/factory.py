@@ -177,19 +177,17 @@ def engine_for(
         return cache.open_engine(
             bundle, precision=choice.precision, num_slots=num_slots, want_logits=want_logits
         )
-    if importlib.util.find_spec("onnxruntime") is None:
+    try:
+        from hrm_edge_runtime.engines import onnx, unrolled
+    except Exception as error:  # built for another NumPy it can raise any error
         raise EngineUnavailableError(
-            "onnxruntime is not installed: install hrm-edge[serve], "
+            f"onnxruntime does not load ({error}): repair it, install hrm-edge[serve], "
             "or on a Jetson choose --engine tensorrt."
-        )
+        ) from error
     if choice.engine == "unrolled":
-        from hrm_edge_runtime.engines.unrolled import UnrolledEngine
-
-        return UnrolledEngine(
+        return unrolled.UnrolledEngine(
             bundle, precision=choice.precision, num_slots=num_slots, num_threads=num_threads
         )
-    from hrm_edge_runtime.engines import onnx
-
     provider = onnx.CUDA if choice.engine == "cuda" else onnx.CPU
     return onnx.engine_from_bundle(
         bundle,

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
+from onnxruntime import InferenceSession, IOBinding  # absent if pip removed a part of the package
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
@@ -168,7 +169,7 @@ class OnnxEngine(Engine):
                 carry[name] = CarryRows((num_slots, *shapes[name]), provider.device)
         self._current = 0
         """The carry that the next segment starts from."""
-        self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
+        self._bindings: dict[tuple[int, int], IOBinding] = {}
 
     def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
         self._inputs["tokens_BT"][slot] = tokens_T
@@ -214,7 +215,7 @@ class OnnxEngine(Engine):
         low_BND = carry["z_low_BND"].array()
         return high_BND[:num_active], low_BND[:num_active]
 
-    def _bind(self, num_active: int) -> ort.IOBinding:
+    def _bind(self, num_active: int) -> IOBinding:
         assert 0 < num_active <= self.num_slots, f"{num_active} active slots of {self.num_slots}"
         binding = self._session.io_binding()
         self._bind_inputs(binding, num_active)
@@ -226,12 +227,12 @@ class OnnxEngine(Engine):
             binding.bind_output(name, *_address(rows[:num_active]))
         return binding
 
-    def _bind_inputs(self, binding: ort.IOBinding, num_active: int) -> None:
+    def _bind_inputs(self, binding: IOBinding, num_active: int) -> None:
         for name, rows in self._inputs.items():
             binding.bind_input(name, *_address(rows[:num_active]))
 
 
-def open_session(path: Path, provider: Provider, num_threads: int | None) -> ort.InferenceSession:
+def open_session(path: Path, provider: Provider, num_threads: int | None) -> InferenceSession:
     """Open a graph.
 
     Raises BundleError if it does not load, and EngineUnavailableError if the provider does not
@@ -265,7 +266,7 @@ def open_session(path: Path, provider: Provider, num_threads: int | None) -> ort
     return session
 
 
-def _row_shapes(session: ort.InferenceSession, path: Path) -> dict[str, Shape]:
+def _row_shapes(session: InferenceSession, path: Path) -> dict[str, Shape]:
     """Each tensor's shape without the batch axis; raises BundleError for any other graph."""
     shapes = _shapes_of(session.get_inputs(), contract.INPUTS, path)
     shapes |= _shapes_of(session.get_outputs(), contract.OUTPUTS, path)

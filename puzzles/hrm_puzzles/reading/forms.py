@@ -133,7 +133,7 @@ FORMS = (
     _sudoku("full-width characters", FULL_WIDTH),
     _sudoku("a table with empty cells", "1,,3,\n3,4,1,2\n2,1,4,3\n4,3,2,"),
     _sudoku("a table with tabs", "1\t\t3\t\n3\t4\t1\t2\n2\t1\t4\t3\n4\t3\t2\t"),
-    _sudoku("a table with semicolons", "1;;3;\n3;4;1;2\n2;1;4;3\n4;3;2;"),
+    _sudoku("a table of floats", "1.0;;3.0;\n3.0;4;1;2\n2;1;4;3\n4;3;2;"),
     _sudoku("a printed array", "[[1 0 3 0]\n [3 4 1 2]\n [2 1 4 3]\n [4 3 2 0]]"),
     _sudoku(
         "a printed array of floats",
@@ -186,7 +186,7 @@ FORMS = (
     _maze("an indent", "\n".join(f"    {line}" for line in MAZE.split("\n"))),
     _maze("blocks", MAZE.replace("#", "█")),
     _maze("E for the goal", MAZE.replace("G", "E")),
-    _maze("s and e", MAZE.replace("S", "s").replace("G", "e")),
+    _maze("s and f", MAZE.replace("S", "s").replace("G", "f")),
     _maze("X for walls", MAZE.replace("#", "X")),
     _maze("* for walls", MAZE.replace("#", "*")),
     _maze("@ for the start", MAZE.replace("S", "@")),

@@ -320,11 +320,11 @@ def _cells_of(line: Line) -> Row:
 
 
 def _fields_of(line: Line, separator: str) -> Row:
-    """The fields of a line without the spaces and quotes around them."""
+    """The fields of a line without the spaces and quotes around them, and without .0 of floats."""
     row: Row = []
     begin = line.start
     for field in line.text.split(separator):
-        inner = field.strip(" \"'")
+        inner = field.strip(" \"'").removesuffix(".0")
         start = begin + field.find(inner)
         row.append((start, start + len(inner)))
         begin += len(field) + 1

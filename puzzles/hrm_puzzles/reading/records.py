@@ -312,7 +312,7 @@ def _arrays_in(path: Path) -> dict[str, Array]:
     with zipfile.ZipFile(path) as archive:
         infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
         if not infos:
-            raise ValueError("the archive holds no .npy file; save a workbook as CSV")
+            raise ValueError("the archive holds no .npy file; unpack it, or save a workbook as CSV")
         if sum(info.file_size for info in infos) > MAX_FILE_BYTES:
             raise ValueError(f"its arrays have more than {MAX_FILE_BYTES} bytes")
         for info in infos:
@@ -323,7 +323,7 @@ def _arrays_in(path: Path) -> dict[str, Array]:
 
 
 def _array_in(stream: IO[bytes], num_bytes: int) -> Array:
-    """Read an array that takes at most `num_bytes`, the size of its file."""
+    """Read the only array of a file of `num_bytes`."""
     stream.seek(0)
     version = np.lib.format.read_magic(stream)
     read_header = np.lib.format.read_array_header_1_0
@@ -333,7 +333,8 @@ def _array_in(stream: IO[bytes], num_bytes: int) -> Array:
     if dtype.kind not in "iufUS" or not 1 <= len(shape) <= 3:
         raise ValueError(f"an array has the type {dtype} and {len(shape)} axes")
     size = math.prod(shape) * dtype.itemsize
-    if not 0 < size <= min(num_bytes, MAX_FILE_BYTES):
-        raise ValueError(f"an array of shape {shape} does not fit in {num_bytes} bytes")
+    rest = num_bytes - stream.tell()
+    if size != rest or not 0 < size <= MAX_FILE_BYTES:
+        raise ValueError(f"an array of shape {shape} has {size} bytes, but its file has {rest}")
     stream.seek(0)
     return np.lib.format.read_array(stream, allow_pickle=False)

@@ -9,7 +9,8 @@ LONGEST_WRITTEN = 3  # characters that one stands for, as an ellipsis for three 
 QUOTES = "\"'`“”‘’"
 HEADING = r"[\s#/;%\[]*({})\b[\s.:#\]]*\d{{0,4}}[\s.:|]*"
 ANY_HEADING = re.compile(
-    HEADING.format("(grid|puzzle|sudoku|maze|board|game|solution|answer)s?|no|nr"), re.IGNORECASE
+    HEADING.format("(grid|puzzle|sudoku|maze|board|game|solution|answer)s?|no|nr") + r"|\s*=+\s*",
+    re.IGNORECASE,
 )
 ANSWER_HEADING = re.compile(HEADING.format("solution|answer"), re.IGNORECASE)
 AROUND_TEXT = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\x1a|^[ \t]*```\w*[ \t]*$", re.MULTILINE)
@@ -69,5 +70,5 @@ def lines_of(text: str) -> list[Line]:
 
 
 def is_heading(line: str) -> bool:
-    """Whether a line is a heading such as "Grid 01"."""
+    """Whether a line is a heading such as "Grid 01", or parts boards as ===== does."""
     return ANY_HEADING.fullmatch(line) is not None

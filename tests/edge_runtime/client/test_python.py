@@ -61,8 +61,16 @@ def test_a_bundle_that_is_written_again_is_opened_again(tmp_path: Path):
         assert hrm_edge.solve(puzzle, bundle=path).status == "proven"
 
 
+class Frame:
+    """An array of another library, as PyTorch and pandas have."""
+
+    def __array__(self, dtype: object = None, copy: object = None) -> Any:
+        return np.array(GRID)
+
+
 FORMS = {
     "text": SUDOKU,
+    "frame": Frame(),
     "rows": GRID,
     "tuples": tuple(map(tuple, GRID)),
     "array": np.array(GRID, np.int8),

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import onnx
 import pytest
@@ -96,6 +97,18 @@ def test_a_limit_of_the_machine_is_no_fault_of_the_bundle(
     monkeypatch.setattr("onnxruntime.InferenceSession", fail)
     with pytest.raises(EngineUnavailableError, match="raise its limit"):
         engine_for(bundle, engine="cpu", num_slots=1)
+
+
+def test_an_onnxruntime_that_does_not_load_is_named(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "onnxruntime", ModuleType("onnxruntime"))  # pip left a folder
+    monkeypatch.delitem(sys.modules, onnx_engine.__name__)
+    monkeypatch.delattr(onnx_engine.__name__)
+    with pytest.raises(
+        EngineUnavailableError, match=r"does not load .*InferenceSession.*\[serve\]"
+    ):
+        engine_for(bundle, engine="cpu:fp32", num_slots=1)
 
 
 def test_without_tensorrt_or_a_driver_the_remedy_is_named(tiny_bundle: Path):
