@@ -209,8 +209,7 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
     """
     sockets: list[socket.socket] = []
     try:
-        host_name = host.strip("[]")
-        found = dict.fromkeys(socket.getaddrinfo(host_name, port, type=socket.SOCK_STREAM))
+        found = dict.fromkeys(socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM))
         for family, _, _, _, address in found:
             is_dual = address[0] == "::" and socket.has_dualstack_ipv6()
             # the hosts file of a container names ::1, even if the container lacks IPv6
