@@ -26,13 +26,12 @@ from hrm_edge_runtime.contract.halting import HaltingPolicy
 from hrm_edge_runtime.engines.engine import (
     CARRIES,
     INPUTS,
-    ArrayEngine,
     Arrays,
     Engine,
     Float32,
     Int32,
 )
-from hrm_edge_runtime.engines.onnx import CPU, OnnxEngine, Provider
+from hrm_edge_runtime.engines.onnx import CPU, ArrayEngine, OnnxEngine, Provider
 from hrm_host.progress import OnProgress, unheard
 from hrm_parity.outcomes import Outcomes
 from hrm_parity.walk import attempts_of

@@ -17,7 +17,8 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import load_op
 
 from hrm_edge_runtime.contract.manifest import Manifest
-from hrm_edge_runtime.engines.engine import INPUTS, OUTPUTS, ArrayEngine, Arrays, shapes_of
+from hrm_edge_runtime.engines.engine import INPUTS, OUTPUTS, Arrays, shapes_of
+from hrm_edge_runtime.engines.onnx import ArrayEngine
 
 OPSET = 20
 ONCE = ("ReduceMean", "ReduceSum", "Softmax")

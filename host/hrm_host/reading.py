@@ -15,7 +15,6 @@ from typing import Any, TextIO, TypeGuard, cast
 # levels of JSON; a puzzle has three. The limit protects code that recurses over values
 MAX_DEPTH = 50
 MAX_FILE_BYTES = 1 << 28  # 256 MiB: the names of ARC's million variants take a tenth of it
-LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 UTF_16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 COMMANDING = re.compile(
     "["
@@ -45,7 +44,7 @@ def plain_file(path: Path) -> Path:
     if not stat.S_ISREG(mode):
         raise ValueError(f"{path} is not a plain file; copy its content into one")
     with path.open("rb") as stream:
-        if stream.read(len(LFS_POINTER)) == LFS_POINTER:
+        if stream.read(40).startswith(b"version https://git-lfs."):
             raise ValueError(f"{path} is a pointer of Git LFS; get its content with git lfs pull")
     return path
 

@@ -1,16 +1,12 @@
 """A command prints what it has to say beside its bars, and where a stream is closed."""
 
 import contextlib
-import fcntl
 import json
 import os
 import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
-import threading
 import time
 from pathlib import Path
 
@@ -141,6 +137,7 @@ def test_a_terminal_without_utf_8_shows_what_it_can(monkeypatch: pytest.MonkeyPa
 
 
 CLOSED = {"stdin": "<&-", "stdout": ">&-", "stderr": "2>&-"}
+FACTS = f"3 {[(True, True)] * 3}"
 NUMBERS = """
 import os, sys
 from hrm_host.command import Command
@@ -151,7 +148,8 @@ def attempt(path: str) -> None:
     print("said", file=sys.stderr)
     os.write(2, b"a library's warning")
     with open(path, "w") as file:
-        file.write(f"{file.fileno()} {[os.get_inheritable(number) for number in range(3)]}")
+        facts = [(os.get_inheritable(number), os.get_blocking(number)) for number in range(3)]
+        file.write(f"{file.fileno()} {facts}")
 
 app()
 """
@@ -168,7 +166,7 @@ def ended(arguments: list[str], *streams: str) -> subprocess.CompletedProcess[st
 def test_no_file_replaces_a_closed_stream(streams: tuple[str, ...], tmp_path: Path):
     done = ended([sys.executable, "-c", NUMBERS, str(tmp_path / "file")], *streams)
     assert (done.returncode, done.stdout) == (0, "")
-    assert (tmp_path / "file").read_text() == "3 [True, True, True]"
+    assert (tmp_path / "file").read_text() == FACTS
 
 
 @pytest.mark.parametrize("place", ["/dev/full", "a pipe that nobody reads"])
@@ -191,44 +189,11 @@ def test_an_empty_standard_input_is_one_that_is_closed():
     assert done.stderr == "hrm-solve: '-' holds no puzzle: write one per line.\n"
 
 
-ECHO = """
-import sys
-from hrm_host.command import Command
-app = Command("hrm-echo")
-
-@app.command()
-def echo() -> None:
-    for line in sys.stdin:
-        print(line, end="", flush=True)
-
-app()
-"""
-
-
-def test_nonblocking_streams_lose_nothing():
-    line = b"1" * 99 + b"\n"
-    most_lines = 2 * PIECE_BYTES // len(line)
-    source, feed = os.pipe()
-    answers, target = os.pipe()
-    os.set_blocking(source, False)
-    os.set_blocking(target, False)
-    with subprocess.Popen([sys.executable, "-c", ECHO], stdin=source, stdout=target) as process:
-        os.close(source)
-        os.close(target)
-        os.write(feed, line)
-        seen = os.read(answers, len(line))  # the next read of the command finds nothing
-        feeding = threading.Thread(target=written, args=(feed, line * most_lines))
-        feeding.start()
-        unread = 0
-        while unread < 0.9 * PIECE_BYTES and process.poll() is None:
-            (unread,) = struct.unpack("i", fcntl.ioctl(answers, termios.FIONREAD, bytes(4)))
-        while piece := os.read(answers, PIECE_BYTES):
-            seen += piece
-        feeding.join()
-    os.close(answers)
-    assert seen == line * (1 + most_lines)
-
-
-def written(handle: int, content: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError), os.fdopen(handle, "wb") as stream:
-        stream.write(content)
+def test_the_streams_of_a_command_wait(tmp_path: Path):
+    """Python loses what a nonblocking pipe does not take, and takes a pause for the end."""
+    readers, writers = zip(*[os.pipe() for _ in range(3)], strict=True)
+    for handle in (*readers, *writers):
+        os.set_blocking(handle, False)
+    program = [sys.executable, "-c", NUMBERS, str(tmp_path / "file")]
+    subprocess.run(program, stdin=readers[0], stdout=writers[1], stderr=writers[2], check=True)
+    assert (tmp_path / "file").read_text() == FACTS

@@ -121,10 +121,9 @@ def software_findings(machine: Host, software: TrainingSoftware) -> Iterator[Fin
     if software.compile_problem is None:
         yield ok("torch.compile", "compiles")
     else:
-        from hrm_train.hardware import COMPILER
-
-        text = f"{software.compile_problem}: training runs, but uncompiled and slower"
-        yield warn("torch.compile", text, COMPILER)
+        remedy, _, cause = software.compile_problem.partition(": ")
+        text = f"fails ({cause}): training runs, but uncompiled and slower"
+        yield warn("torch.compile", text, remedy)
 
 
 def _build_of(software: TrainingSoftware) -> str:

@@ -22,11 +22,6 @@ LONG = 900  # tokens of a maze or an ARC grid, for which it has rows_900
 GIGABYTE = 1e9
 MOST_THREADS = 1024
 MOST_ROWS = 1 << 20
-COMPILER = (
-    "install a C++ compiler, Python's headers and Triton (sudo apt install build-essential "
-    "python3-dev; Windows: pip install triton-windows, and the Visual Studio build tools)"
-)
-"""What torch.compile needs."""
 # The least and the largest value of each number that `--set` may change.
 RANGES = {
     "rows_81": (1, MOST_ROWS),
@@ -94,8 +89,7 @@ class Hardware:
             return
         problem = compile_problem(self.device)
         if problem:
-            hide = "--set compile=false hides this line"
-            say(f"training without torch.compile: {problem}; {COMPILER}; {hide}")
+            say(f"training without torch.compile: {problem}; --set compile=false hides this line")
             return
         # TensorFloat-32 is off by choice (`tf32`), but the compiler would recommend it.
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
@@ -104,12 +98,16 @@ class Hardware:
 
 
 def compile_problem(device: str) -> str | None:
-    """Why a small function does not compile on this machine; None if it does."""
+    """What torch.compile needs, and after a colon why a small function does not compile here."""
     try:
         torch.compile(torch.nn.ReLU())(torch.zeros(2, device=device))
     except Exception as error:  # of the compiler that torch.compile calls
-        output = str(error).rpartition("Output:\n")[2].splitlines()
-        return f"the compiler fails ({output[0]})"
+        output = str(error).rpartition("Output:\n")[2]
+        cause, _, _ = output.partition("\n")
+        return (
+            "install a C++ compiler, Python's headers and Triton (sudo apt install build-essential "
+            f"python3-dev; on Windows Visual Studio's build tools and triton-windows): {cause}"
+        )
     return None
 
 

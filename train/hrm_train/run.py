@@ -191,8 +191,8 @@ class TrainingRun:
                 evaluation, is_best = self._evaluated(model, "whole", self.held_out.whole)
             if evaluation is not None and self.trainer.ranks.is_first:
                 say(evaluation.row(step, time.monotonic() - self._began_s))
-                draw = partial(pictures.draw_curve, self.path)
-                telemetry.is_reported("curve.png", draw)
+                with telemetry.going_on_without("curve.png"):
+                    pictures.draw_curve(self.path)
                 self.telemetry.show(evaluation)
         if is_best:
             self.save()

@@ -10,8 +10,9 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -87,14 +88,13 @@ class WeightsAndBiases:
 Writer = TensorBoard | WeightsAndBiases
 
 
-def is_reported(place: str, report: Callable[[], object]) -> bool:
-    """Whether a report worked; if not, warns, because a library may fail in any way."""
+@contextmanager
+def going_on_without(report: str) -> Generator[None]:
+    """Warns if a report fails; the libraries of reports may fail in any way."""
     try:
-        report()
+        yield
     except Exception as error:
-        distributed.say(f"warning: training goes on without {place} ({error})")
-        return False
-    return True
+        distributed.say(f"warning: training goes on without {report} ({error})")
 
 
 class Telemetry:
@@ -184,20 +184,21 @@ class Telemetry:
         boards = pictures.boards(puzzle, evaluation.rows, evaluation.answers_BT)
         for writer in self._writers:
             if isinstance(writer, TensorBoard):
-                show = partial(writer.show, boards, self._trainer.progress.samples)
-                is_reported("pictures", show)
+                with going_on_without("pictures"):
+                    writer.show(boards, self._trainer.progress.samples)
 
     def _write(self, named: Mapping[str, float]) -> None:
-        samples = self._trainer.progress.samples
-        self._writers = [
-            writer
-            for writer in self._writers
-            if is_reported(type(writer).__name__, partial(writer.write, named, samples))
-        ]
+        working: list[Writer] = []
+        for writer in self._writers:
+            with going_on_without(type(writer).__name__):
+                writer.write(named, self._trainer.progress.samples)
+                working.append(writer)
+        self._writers = working
 
     def close(self) -> None:
         for writer in self._writers:
-            is_reported(type(writer).__name__, writer.close)
+            with going_on_without(type(writer).__name__):
+                writer.close()
 
 
 def _series(reports: Sequence[loop.StepReport]) -> dict[str, list[float]]:

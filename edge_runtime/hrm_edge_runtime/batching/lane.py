@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -147,7 +148,9 @@ class Lane:
         least_segments = 1
         if len(counters.recent_segments) >= NUM_TELLING:
             least_segments = min(counters.recent_segments)
-        totals = {one.name: getattr(counters, one.name) for one in fields(LaneTotals)}
+        totals: dict[str, Any] = {}
+        for one in fields(LaneTotals):
+            totals[one.name] = getattr(counters, one.name)
         return LaneSnapshot(
             **totals,
             num_slots=scheduler.num_slots,

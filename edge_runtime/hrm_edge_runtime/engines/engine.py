@@ -5,7 +5,7 @@ Everything above an engine is numpy; the carry never leaves it.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -161,36 +161,6 @@ class Engine(Protocol):
     def close(self) -> None:
         """Release what the engine holds; do not use it afterwards."""
         return
-
-
-class ArrayEngine(Engine):
-    """Keeps every input of the slots in an array; `run_graph` computes the outputs of a segment."""
-
-    def __init__(self, inputs: Arrays, run_graph: Callable[[Arrays], Arrays]) -> None:
-        self.num_slots, self.seq_len = inputs["tokens_BT"].shape
-        self._inputs = inputs
-        self._run_graph = run_graph
-
-    def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
-        self._inputs["tokens_BT"][slot] = tokens_T
-        self._inputs["puzzle_vector_BE"][slot] = puzzle_vector_E
-        self._inputs["fresh_B"][slot] = True
-
-    def move(self, source: int, target: int) -> None:
-        for rows in self._inputs.values():
-            rows[target] = rows[source]
-
-    def step(self, num_active: int) -> StepOutput:
-        inputs = {name: rows[:num_active] for name, rows in self._inputs.items()}
-        outputs = self._run_graph(inputs)
-        for name in CARRIES:
-            self._inputs[name][:num_active] = outputs[f"{name}_next"]
-        self._inputs["fresh_B"][:num_active] = False
-        return StepOutput(*(outputs[name] for name in outputs_read(want_logits=True)))
-
-    def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
-        high_BND, low_BND = (self._inputs[name][:num_active] for name in CARRIES)
-        return high_BND, low_BND
 
 
 def step_seconds(engine: Engine, num_active: int) -> float:

@@ -11,7 +11,7 @@ A provider that lacks a library falls back to the CPU without an error. The CUDA
 H100 only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -130,7 +130,43 @@ def engine_from_bundle(
     return engine
 
 
-class OnnxEngine(Engine):
+class HostEngine(Engine):
+    """Keeps inputs of the slots in arrays of the host."""
+
+    _inputs: Arrays
+
+    def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
+        self._inputs["tokens_BT"][slot] = tokens_T
+        self._inputs["puzzle_vector_BE"][slot] = puzzle_vector_E
+        self._inputs["fresh_B"][slot] = True
+
+    def move(self, source: int, target: int) -> None:
+        for rows in self._inputs.values():
+            rows[target] = rows[source]
+
+
+class ArrayEngine(HostEngine):
+    """Keeps every input of the slots in an array; `run_graph` computes the outputs of a segment."""
+
+    def __init__(self, inputs: Arrays, run_graph: Callable[[Arrays], Arrays]) -> None:
+        self.num_slots, self.seq_len = inputs["tokens_BT"].shape
+        self._inputs = inputs
+        self._run_graph = run_graph
+
+    def step(self, num_active: int) -> StepOutput:
+        inputs = {name: rows[:num_active] for name, rows in self._inputs.items()}
+        outputs = self._run_graph(inputs)
+        for name in contract.CARRIES:
+            self._inputs[name][:num_active] = outputs[f"{name}_next"]
+        self._inputs["fresh_B"][:num_active] = False
+        return StepOutput(*(outputs[name] for name in contract.outputs_read(want_logits=True)))
+
+    def read_carry(self, num_active: int) -> tuple[Float32, Float32]:
+        high_BND, low_BND = (self._inputs[name][:num_active] for name in contract.CARRIES)
+        return high_BND, low_BND
+
+
+class OnnxEngine(HostEngine):
     """A step graph on ONNX Runtime; raises BundleError if the file is not a step graph.
 
     `num_threads` defaults to every core this process may use. `sizes` holds the graph's T, E, N, D
@@ -171,17 +207,11 @@ class OnnxEngine(Engine):
         """The carry that the next segment starts from."""
         self._bindings: dict[tuple[int, int], IOBinding] = {}
 
-    def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
-        self._inputs["tokens_BT"][slot] = tokens_T
-        self._inputs["puzzle_vector_BE"][slot] = puzzle_vector_E
-        self._inputs["fresh_B"][slot] = True
-
     def replace_tokens(self, slot: int, tokens_T: Int32) -> None:
         self._inputs["tokens_BT"][slot] = tokens_T
 
     def move(self, source: int, target: int) -> None:
-        for inputs in self._inputs.values():
-            inputs[target] = inputs[source]
+        super().move(source, target)
         for carry in self._carries[self._current].values():
             carry.move(source, target)
 

@@ -12,14 +12,14 @@ import numpy as np
 
 from hrm_edge_runtime.contract.bundle import Bundle
 from hrm_edge_runtime.contract.manifest import BundleError
-from hrm_edge_runtime.engines.engine import Engine, EngineLostError, Float32, Int32, StepOutput
-from hrm_edge_runtime.engines.onnx import CPU, open_session
+from hrm_edge_runtime.engines.engine import EngineLostError, StepOutput
+from hrm_edge_runtime.engines.onnx import CPU, HostEngine, open_session
 
 NEVER = np.float32(np.finfo(np.float32).min)
 """A margin that halts no puzzle."""
 
 
-class UnrolledEngine(Engine):
+class UnrolledEngine(HostEngine):
     """Slots over a graph without a carry; the graph runs at most `num_segments` segments."""
 
     def __init__(
@@ -37,9 +37,9 @@ class UnrolledEngine(Engine):
         self._inputs = {
             "tokens_BT": np.zeros(shape_BT, np.int32),
             "puzzle_vector_BE": np.zeros(shape_BE, np.float32),
+            "fresh_B": np.zeros(num_slots, np.bool_),
         }
         self._segment_B = np.zeros(num_slots, np.int32)
-        """The segment of each slot's puzzle; 0 if the graph has not run for it."""
         self._outputs = {
             "answer_BT": np.zeros(shape_BT, np.int32),
             "segments_B": np.zeros(num_slots, np.int32),
@@ -52,18 +52,13 @@ class UnrolledEngine(Engine):
                 f"{path} is not an unrolled graph: export the bundle again with --loop unrolled."
             )
 
-    def load(self, slot: int, tokens_T: Int32, puzzle_vector_E: Float32) -> None:
-        self._inputs["tokens_BT"][slot] = tokens_T
-        self._inputs["puzzle_vector_BE"][slot] = puzzle_vector_E
-        self._segment_B[slot] = 0
-
     def move(self, source: int, target: int) -> None:
         for rows in (*self._inputs.values(), self._segment_B, *self._outputs.values()):
             rows[target] = rows[source]
 
     def step(self, num_active: int) -> StepOutput:
         active = slice(num_active)
-        new = np.flatnonzero(self._segment_B[active] == 0)
+        new = np.flatnonzero(self._inputs["fresh_B"][active])
         if len(new):
             self._solve(new)
         self._segment_B[active] += 1
@@ -80,7 +75,7 @@ class UnrolledEngine(Engine):
 
     def _solve(self, slots: Any) -> None:
         """Run the whole loop for these slots."""
-        feeds = {name: rows[slots] for name, rows in self._inputs.items()}
+        feeds = {name: self._inputs[name][slots] for name in ("tokens_BT", "puzzle_vector_BE")}
         try:
             outputs: Any = self._session.run(list(self._outputs), feeds)
         except Exception as error:  # ONNX Runtime's errors lack a common class of their own
@@ -89,3 +84,5 @@ class UnrolledEngine(Engine):
             ) from error
         for rows, values in zip(self._outputs.values(), outputs, strict=True):
             rows[slots] = values
+        self._inputs["fresh_B"][slots] = False
+        self._segment_B[slots] = 0

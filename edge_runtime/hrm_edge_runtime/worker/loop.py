@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from hrm_edge_runtime.batching import task_lane
+from hrm_edge_runtime.batching.stats import LaneSnapshot
 from hrm_edge_runtime.contract import logs
 from hrm_edge_runtime.worker import messages
 from hrm_edge_runtime.worker.lanes import LaneKey, MakeLanes, OpenedLane, OverBudgetError
@@ -91,7 +92,10 @@ class EngineLoop:
                 self._install(*self._loaded.get())
             if self._num_loading:
                 self._is_stale = True  # snapshots show the waiting client a living engine
-            busy = [key for key, lane in self._lanes.items() if lane.has_work]
+            busy = []
+            for key, lane in self._lanes.items():
+                if lane.has_work:
+                    busy.append(key)
             if busy:
                 self._step(busy)
             if self._is_stale and time.monotonic() >= self._publish_at_s:
@@ -110,7 +114,9 @@ class EngineLoop:
 
     def _publish(self) -> None:
         now_s = time.monotonic()
-        lanes = {key: lane.snapshot() for key, lane in self._lanes.items()}
+        lanes: dict[LaneKey, LaneSnapshot] = {}
+        for key, lane in self._lanes.items():
+            lanes[key] = lane.snapshot()
         self._connection.send(messages.Snapshot(lanes=lanes, taken_s=now_s))
         self._publish_at_s = now_s + PUBLISH_EVERY_S
         self._is_stale = False
