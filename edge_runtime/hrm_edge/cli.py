@@ -179,5 +179,6 @@ def _with_bundles(paths: Iterable[Path], options: SolveOptions) -> "Solver":
     from hrm_edge_runtime.contract.bundle import Bundle
 
     bundles = map(Bundle.open, paths)
-    slots = options.slots
-    return from_bundles(bundles, options.engine, num_slots=slots, num_threads=options.threads)
+    return from_bundles(
+        bundles, options.engine, num_slots=options.slots, num_threads=options.threads
+    )

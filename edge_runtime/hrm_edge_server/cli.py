@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -38,8 +37,9 @@ MAX_SLOTS = 1024
 def serve_command(options: ServeOptions) -> None:
     """Serve bundles over HTTP, with a web page at / and a description at /docs."""
     system.ignore_hang_ups()
-    # until uvicorn has its own: process 1 of a container ignores signals without a handler
-    signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit())
+    # until uvicorn has its own: process 1 of a container ignores signals without a handler;
+    # an exception would be lost in native code that imports modules, or end in a traceback
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: os._exit(0))
     # numpy's BLAS would start a thread for each core in every process; the server never uses it
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from hrm_edge_runtime.contract import logs

@@ -76,8 +76,11 @@ class ConnectionLimits(Collector):
     def collect(self) -> Iterable[Metric]:
         num_open = len(self.connections)
         yield GaugeMetricFamily("hrm_connections", "Open connections.", value=num_open)
-        text = "Bytes of requests that connections hold."
-        yield GaugeMetricFamily("hrm_connections_held_bytes", text, value=self.held_bytes)
+        yield GaugeMetricFamily(
+            "hrm_connections_held_bytes",
+            "Bytes of requests that connections hold.",
+            value=self.held_bytes,
+        )
         dropped = CounterMetricFamily(
             "hrm_connections_dropped", "Ended by this side, by reason.", labels=["reason"]
         )

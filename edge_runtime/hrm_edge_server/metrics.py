@@ -184,18 +184,21 @@ class Metrics(Collector):
 
     def _memory(self) -> Metric:
         """The memory of each lane."""
-        text = "Memory that opening the lane took."
-        memory = GaugeMetricFamily("hrm_lane_memory_bytes", text, labels=["model"])
+        memory = GaugeMetricFamily(
+            "hrm_lane_memory_bytes", "Memory that opening the lane took.", labels=["model"]
+        )
         reports = self._engine_client.lane_manager.reports
         return _filled(memory, {lane.model: one.memory_bytes for lane, one in reports.items()})
 
     def _board(self) -> Iterable[Metric]:
         """Read the board's sensors. A metric has no sample if the machine lacks its sensor."""
-        name = "hrm_board_temperature_celsius"
-        heat = GaugeMetricFamily(name, "Temperature of a thermal zone.", labels=["zone"])
+        heat = GaugeMetricFamily(
+            "hrm_board_temperature_celsius", "Temperature of a thermal zone.", labels=["zone"]
+        )
         yield _filled(heat, self._machine.temperature_c())
-        text = "Over-current events of the board."
-        throttled = CounterMetricFamily("hrm_board_throttles", text, labels=["event"])
+        throttled = CounterMetricFamily(
+            "hrm_board_throttles", "Over-current events of the board.", labels=["event"]
+        )
         yield _filled(throttled, self._machine.throttle_events())
 
 
@@ -207,10 +210,12 @@ def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str
 
 
 def _ended_attempts(lanes: Mapping[str, LaneSnapshot]) -> Iterable[Metric]:
-    text = "Ended attempts, by outcome."
-    outcomes = CounterMetricFamily("hrm_puzzles", text, labels=["model", "outcome"])
-    text = "Segments until an attempt halted."
-    segments = HistogramMetricFamily("hrm_segments_per_puzzle", text, labels=["model"])
+    outcomes = CounterMetricFamily(
+        "hrm_puzzles", "Ended attempts, by outcome.", labels=["model", "outcome"]
+    )
+    segments = HistogramMetricFamily(
+        "hrm_segments_per_puzzle", "Segments until an attempt halted.", labels=["model"]
+    )
     for model, lane in lanes.items():
         for outcome, count in lane.completed.items():
             outcomes.add_metric([model, outcome], count)

@@ -304,8 +304,12 @@ async def put_model(request: Request) -> Response:
     manager = _model_manager(request)
     uploads = manager.library.uploads
     if uploads is None:
-        message = "this server takes no bundles over HTTP"
-        raise ServiceError(403, "uploads-off", message, "start it with --upload-dir FOLDER")
+        raise ServiceError(
+            403,
+            "uploads-off",
+            "this server takes no bundles over HTTP",
+            "start it with --upload-dir FOLDER",
+        )
     change = await uploads.put(request, name, manager.put)
     return answer_of(change, 200 if change.replaced else 201)
 
@@ -356,7 +360,10 @@ def _model_manager(request: Request) -> ModelManager:
     """The manager, if the request holds an admin's key; rejects it with 403 otherwise."""
     key = key_of(request.scope)
     if key is None or key.role != "admin":
-        message = "only an admin may change the served models, and this request has no admin key"
-        remedy = "start the server with --keys FILE and use a key from 'hrm-key add LABEL --admin'"
-        raise ServiceError(403, "admin-only", message, remedy)
+        raise ServiceError(
+            403,
+            "admin-only",
+            "only an admin may change the served models, and this request has no admin key",
+            "start the server with --keys FILE and use a key from 'hrm-key add LABEL --admin'",
+        )
     return service_of(request).model_manager

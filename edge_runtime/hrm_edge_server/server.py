@@ -77,19 +77,18 @@ class DrainingServer(uvicorn.Server):
         self._options = options
         self._keys = keys
         self._had_terminal = os.isatty(sys.stdin.fileno()) if sys.stdin else False
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         if system.HANG_UP is not None:
-            self._loop.add_signal_handler(system.HANG_UP, self._hang_up)
+            loop.add_signal_handler(system.HANG_UP, self._hang_up)
         if self.config.is_ssl:
             # uvicorn cannot limit TLS handshakes, and asyncio's own limit is a minute
             create_server = functools.partial(
-                self._loop.create_server, ssl_handshake_timeout=HEADER_SECONDS
+                loop.create_server, ssl_handshake_timeout=HEADER_SECONDS
             )
-            self._loop.create_server = create_server  # type: ignore[method-assign]
+            loop.create_server = create_server  # type: ignore[method-assign]
         await super().startup(sockets)
 
     async def on_tick(self, counter: int) -> bool:
@@ -124,11 +123,9 @@ class DrainingServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Only wake the loop. The base class would raise the signal again and not exit with 0."""
         del sig, frame
-        if self._loop is None:
-            self.should_exit = True
-        else:
-            # its own context: the signal may interrupt a request, whose id would be logged
-            self._loop.call_soon_threadsafe(self._begin_drain, context=contextvars.Context())
+        # its own context: the signal may interrupt a request, whose id would be logged
+        context = contextvars.Context()
+        asyncio.get_running_loop().call_soon_threadsafe(self._begin_drain, context=context)
 
     def _begin_drain(self) -> None:
         if self._draining is None:
@@ -190,8 +187,6 @@ def _config(app: Starlette, options: ServeOptions, limits: ConnectionLimits) -> 
     return uvicorn.Config(
         app,
         http=cast(Any, functools.partial(GuardedProtocol, limits=limits)),
-        host=options.host,
-        port=options.port,
         backlog=BACKLOG,
         workers=1,  # whatever WEB_CONCURRENCY says
         timeout_keep_alive=options.keep_alive_seconds,
@@ -214,8 +209,7 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
     """
     sockets: list[socket.socket] = []
     try:
-        addresses = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
-        found = dict.fromkeys(addresses)
+        found = dict.fromkeys(socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM))
         for family, _, _, _, address in found:
             is_dual = address[0] == "::" and socket.has_dualstack_ipv6()
             # the hosts file of a container names ::1, even if the container lacks IPv6

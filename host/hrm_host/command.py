@@ -12,6 +12,7 @@ import os
 import shlex
 import shutil
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import metadata
@@ -242,6 +243,9 @@ class Command(typer.Typer):
             except ModuleNotFoundError as error:
                 end(self._name, CANNOT_BEGIN, missing_package(error, extra))
             except Exception as error:
+                # native code that Ctrl-C interrupts raises an error of its own in place of it
+                if "KeyboardInterrupt" in "".join(traceback.format_exception(error)):
+                    end(self._name, INTERRUPTED, "stopped")
                 is_own = hasattr(error, "exit_status")
                 at_limit = None if is_own else remedy_at_limit(error)
                 if not is_own and not isinstance(error, self._errors) and at_limit is None:

@@ -16,6 +16,10 @@ class BrokenGateError(ValueError):
     exit_status = 1
 
 
+IMPORT_STOPPED = ImportError("initialization failed")  # as pybind11 raises it
+IMPORT_STOPPED.__cause__ = KeyboardInterrupt()
+
+
 @pytest.mark.parametrize(
     ("error", "status", "said"),
     [
@@ -55,6 +59,8 @@ class BrokenGateError(ValueError):
         ),
         (ImportError("libgomp.so.1: cannot open"), 3, "hrm-try: libgomp.so.1: cannot open\n"),
         (KeyboardInterrupt(), 130, "hrm-try: stopped\n"),
+        (RuntimeError("SchemaError:\n  KeyboardInterrupt: "), 130, "hrm-try: stopped\n"),
+        (IMPORT_STOPPED, 130, "hrm-try: stopped\n"),
     ],
 )
 def test_a_command_has_five_ends(error: BaseException | None, status: int, said: str):

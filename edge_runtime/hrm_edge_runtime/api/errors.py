@@ -163,8 +163,7 @@ def model_failed(name: str, problem: str) -> ServiceError:
 
 
 def out_of_threads() -> ServiceError:
-    message = "this machine starts no more threads"
-    return ServiceError(503, "out-of-threads", message, AGAIN)
+    return ServiceError(503, "out-of-threads", "this machine starts no more threads", AGAIN)
 
 
 def invalid(rule: str, message: str, remedy: str, *, field: str | None = None) -> ServiceError:

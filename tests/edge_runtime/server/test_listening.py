@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,6 +73,27 @@ def test_localhost_needs_no_ipv6_and_other_names_need_all_their_addresses(
     for names in ("::1", "127.0.0.1 192.0.2.1"):
         with pytest.raises(OSError, match=r"\(Cannot assign requested address\)"):
             bound_sockets(names, 0)
+
+
+SIGTERM_IN_NATIVE_CODE = """
+import os, signal
+from hrm_edge_runtime.contract import logs
+from hrm_edge_server.cli import serve
+
+def configure(_form):
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except BaseException:  # as native code that looks up a name clears what it meets
+        os._exit(1)
+
+logs.configure = configure
+serve()
+"""
+
+
+def test_sigterm_while_modules_load_ends_the_server():
+    done = subprocess.run([sys.executable, "-c", SIGTERM_IN_NATIVE_CODE], timeout=PATIENCE_S)
+    assert done.returncode == 0
 
 
 def test_a_server_that_stops_says_what_it_did_and_writes_no_traceback():
