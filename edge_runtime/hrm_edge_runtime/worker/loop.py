@@ -200,18 +200,17 @@ class EngineLoop:
 
     def _open(self, message: messages.Load) -> None:
         key = message.lane
+        lane = None
         try:
-            opened = message.make_lane()
+            lane, report = message.make_lane()
+            change = messages.LaneChanged(lane=key, report=report)
         except Exception as error:  # whatever a bundle does wrong, the running lanes go on
             _log.warning("the lane %s is not opened: %s", key, str(error))
             is_over_budget = isinstance(error, OverBudgetError)
             change = messages.LaneChanged(
                 lane=key, refusal=str(error), is_over_budget=is_over_budget
             )
-            self._loaded.put((change, None))
-        else:
-            change = messages.LaneChanged(lane=key, report=opened.report)
-            self._loaded.put((change, opened.lane))
+        self._loaded.put((change, lane))
 
 
 class FairTurns:
