@@ -124,8 +124,8 @@ class DrainingServer(uvicorn.Server):
         """Only wake the loop. The base class would raise the signal again and not exit with 0."""
         del sig, frame
         # its own context: the signal may interrupt a request, whose id would be logged
-        context = contextvars.Context()
-        asyncio.get_running_loop().call_soon_threadsafe(self._begin_drain, context=context)
+        loop = asyncio.get_running_loop()
+        loop.call_soon_threadsafe(self._begin_drain, context=contextvars.Context())
 
     def _begin_drain(self) -> None:
         if self._draining is None:
@@ -220,13 +220,16 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
                 if not may_lack or error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
             else:
+                # connections inherit it; without uvloop they would hold answers back for 40 ms
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sockets.append(listener)
     except OSError as error:
         for listener in sockets:
             listener.close()
-        cause, _, _ = str(error.strerror).partition(" (while attempting")
-        message = f"cannot listen on {host}:{port} ({cause}): give another --port or --host."
-        raise OSError(message) from error
+        cause = str(error.strerror).partition(" (while attempting")[0]
+        raise OSError(
+            f"cannot listen on {host}:{port} ({cause}): give another --port or --host."
+        ) from error
     return sockets
 
 

@@ -27,9 +27,10 @@ def results_of(
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
     most = min(num_workers, len(jobs), MAX_WORKERS)
-    spawn = get_context("spawn")
     try:
-        pool = ProcessPoolExecutor(most, mp_context=spawn, initializer=end_with_parent)
+        pool = ProcessPoolExecutor(
+            most, mp_context=get_context("spawn"), initializer=end_with_parent
+        )
     except (OSError, ImportError):
         yield from map(function, jobs)
         return

@@ -103,7 +103,7 @@ def compile_problem(device: str) -> str | None:
         torch.compile(torch.nn.ReLU())(torch.zeros(2, device=device))
     except Exception as error:  # of the compiler that torch.compile calls
         output = str(error).rpartition("Output:\n")[2]
-        cause, _, _ = output.partition("\n")
+        cause = output.partition("\n")[0]
         return (
             "install a C++ compiler, Python's headers and Triton (sudo apt install build-essential "
             f"python3-dev; on Windows Visual Studio's build tools and triton-windows): {cause}"

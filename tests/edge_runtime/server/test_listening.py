@@ -75,6 +75,12 @@ def test_localhost_needs_no_ipv6_and_other_names_need_all_their_addresses(
             bound_sockets(names, 0)
 
 
+def test_every_connection_sends_at_once():
+    (listener,) = bound_sockets("127.0.0.1", 0)
+    with listener, socket.create_connection(listener.getsockname()), listener.accept()[0] as ours:
+        assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 SIGTERM_IN_NATIVE_CODE = """
 import os, signal
 from hrm_edge_runtime.contract import logs
