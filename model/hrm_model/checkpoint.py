@@ -127,7 +127,7 @@ def _meta_of_whole(path: Path) -> dict[str, Any]:
     meta = read_json(path / META)
     hashes = meta.get("sha256", {})  # older checkpoints lack hashes
     if not isinstance(hashes, dict):
-        hashes = {META: ""}
+        hashes = {META: ""}  # which no file has
     for name, digest in cast("dict[str, str]", hashes).items():
         file = path / name
         if not file.is_file() or atomic.sha256_of(file) != digest:

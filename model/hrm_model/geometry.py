@@ -114,7 +114,7 @@ def widened(model: HRM, wide: HRM) -> dict[str, Tensor]:
 def start_from(path: Path, model: HRM, data: Split) -> None:
     """Gives a model the weights of a checkpoint, on the board and for the puzzle ids of the data.
 
-    Raises CheckpointError if they do not fit.
+    Raises ValueError if they do not fit.
     """
     start = checkpoint.resolve(path)
     loaded, meta = checkpoint.load(start)

@@ -54,7 +54,7 @@ class LaneTotals:
     mean_segments: float
 
 
-TOTALS = tuple(one.name for one in fields(LaneTotals))
+TOTALS = tuple(one.name for one in fields(LaneTotals))  # names
 
 
 @dataclass(kw_only=True)

@@ -39,7 +39,7 @@ class UnrolledEngine(HostEngine):
             "puzzle_vector_BE": np.zeros(shape_BE, np.float32),
             "fresh_B": np.zeros(num_slots, np.bool_),
         }
-        self._segment_B = np.zeros(num_slots, np.int32)
+        self._segment_B = np.zeros(num_slots, np.int32)  # of each slot's puzzle
         self._outputs = {
             "answer_BT": np.zeros(shape_BT, np.int32),
             "segments_B": np.zeros(num_slots, np.int32),
